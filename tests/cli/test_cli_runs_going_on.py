@@ -190,7 +190,7 @@ class TestResume:
         assert json.loads(out) == result
         assert "done  " in err
         assert runs("resume", token, "agents:desk", *answer) == 1
-        assert "this token was used before" in capsys.readouterr().err
+        assert "this question was answered first" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("answer", "status", "told"),

@@ -80,8 +80,8 @@ def test_what_is_approved_goes_on_when_it_is_recovered(
     place = Place(tmp_path)
     assert place("--yes", "--by", "ann") == 0
     assert "goes on once it is recovered" in capsys.readouterr().out
-    assert place("--yes") == 2
-    assert "does not wait" in capsys.readouterr().err
+    assert place("--yes") == 1
+    assert "first by ann: approved" in capsys.readouterr().err
     assert place.go("recover", "run-1") == RESULT
     assert place.world.done()["pay 5"] == 1
 
@@ -222,7 +222,7 @@ def test_a_plan_inside_other_runs_is_shown_rejected_edited_and_approved_by_the_o
     assert inside("--save", str(file)) == 0
     GOOD.save(file)
     assert inside("--plan", str(file)) == 0
-    assert inside("--yes") == 2
+    assert inside("--yes") == 1
     assert inside.go("recover", "run-1") == RESULT
     assert inside.planner.count == 2
     assert inside.world.done()["pay 5"] == 1

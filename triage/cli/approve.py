@@ -12,6 +12,7 @@ from cyclopts.validators import mutually_exclusive
 from triage.core import (
     Event,
     Reply,
+    RunSuspended,
     UsageError,
     approve,
     moment,
@@ -20,7 +21,7 @@ from triage.core import (
     reject,
     to_json,
 )
-from triage.engine import question_at, resolve, waits_for
+from triage.engine import not_asked, question_at, resolve, waits_for
 from triage.plan import ApprovalAnswer, ApprovalRequest, ExecutionPlan, answer_in, asked_in
 from triage.stores import RunInfo, Store
 
@@ -104,11 +105,14 @@ def approve_run(
     edited_plan = None if plan is None else ExecutionPlan.load(plan)
 
     async def work(kept: Store) -> tuple[RunInfo, ApprovalRequest | CallAsked, bool]:
-        info = await run_of(kept, run, store)
+        info = await run_of(kept, run, store, status="suspended")
         request = await asked_in(kept, info.run_id)
         if request is None:
-            called = _call_asked(await kept.read(info.run_id))
-            if called is None:
+            events = await kept.read(info.run_id)
+            asked, called = waits_for(events), _call_asked(events)
+            if asked is None and any(isinstance(event, RunSuspended) for event in events):
+                raise not_asked(info.run_id, events)
+            if asked is None or called is None:
                 raise UsageError(
                     f"run {one_line(info.run_id)} does not wait to have a plan or a call approved"
                 )
@@ -118,7 +122,8 @@ def approve_run(
                 )
             reply = _reply(reject_because, edit, yes=yes, ask_again=ask_again)
             if reply is not None:
-                await resolve(kept, info.run_id, reply, now=now(), by=by)
+                digest = asked.token_digest
+                await resolve(kept, info.run_id, reply, now=now(), by=by, question=digest)
             return info, called, reply is not None
         if ask_again:
             raise UsageError("--ask-again is about a call; a plan that is refused is made anew")

@@ -53,12 +53,15 @@ from .journal import TASK
 from .loop import Restarted
 from .outside import (
     WAITING,
+    FirstAnswer,
     answers_to,
     asked_inside_by,
     asks_of,
     cancel,
+    first_answer,
     is_about_call,
     lease_of,
+    not_asked,
     resolve,
 )
 from .recovery import position_of
@@ -110,6 +113,7 @@ __all__ = [
     "CounterFacts",
     "Durability",
     "ErrorReporter",
+    "FirstAnswer",
     "Facts",
     "Guard",
     "GuardedCall",
@@ -155,6 +159,7 @@ __all__ = [
     "finish",
     "foretell",
     "fork",
+    "first_answer",
     "is_about_call",
     "judging",
     "lease_of",
@@ -166,6 +171,7 @@ __all__ = [
     "read_function",
     "record_call",
     "report_of",
+    "not_asked",
     "resolve",
     "restored",
     "schema_of",

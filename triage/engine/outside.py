@@ -4,15 +4,19 @@ answer to it, and their end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import anyio
 
 from triage.core import (
     Abort,
     Action,
     AlreadyResumed,
     ApprovalAsked,
+    ApprovalGiven,
+    CallFinished,
     CallStarted,
     Cause,
     Edited,
@@ -24,18 +28,24 @@ from triage.core import (
     Resume,
     Retry,
     Rollback,
+    RunBusy,
     RunFinished,
     RunOver,
     RunResumed,
     RunState,
     RunSuspended,
     StoreError,
+    TriageError,
     UnknownRun,
     UsageError,
+    action_text,
     fold,
+    json_text,
     logger,
     plain_noting,
+    redact_value,
     span,
+    to_json,
 )
 from triage.stores import Claim, RunInfo, Store
 
@@ -54,6 +64,11 @@ from .returning import WAITS
 
 LEASE_S = 30.0
 """Seconds of the lease taken while a run is answered or cancelled, which takes milliseconds."""
+SHORTEST_S, LONGEST_S = 0.01, 0.5
+"""Seconds between two looks at a run that somebody else is answering."""
+PATIENCE_S = 2.0
+"""Seconds such a run is watched. Answering takes milliseconds: whoever has not by then has died."""
+T = TypeVar("T")
 
 
 Refusal: TypeAlias = Callable[[Sequence[Event], Action], str | None]
@@ -79,9 +94,10 @@ async def resolve(
     refuses: checks whether the agent can carry out the action; None means that no agent is available, so
     answers that only an agent can check are refused.
 
-    Raises UnknownRun; RunOver; RunBusy while somebody else is answering; AlreadyResumed if somebody has
-    answered; UsageError for a run that is not waiting, an answer that does not fit the question or needs
-    the agent, and a result or arguments that contain what looks like a secret.
+    Raises UnknownRun; RunOver for a run that has ended; AlreadyResumed, which names the first answer, if
+    somebody has answered; RunBusy if somebody has died while answering and has a lease left; UsageError
+    for a run that asks nothing, an answer that does not fit the question or needs the agent, and a result
+    or arguments that contain what looks like a secret.
     """
     asked, action = await _resolve(store, run_id, answer, now, by, question, refuses)
     await _resume_outer(store, run_id, asked.token_digest, answer, now, by)
@@ -101,13 +117,9 @@ async def _resolve(
     events = await store.read(run_id)
     if not events:
         raise UnknownRun(f"the store knows no run {run_id}")
-    if isinstance(events[-1], RunFinished):
-        raise RunOver(f"run {run_id} has ended: {events[-1].status}")
     asked = waits_for(events)
-    if question is not None and (asked is None or question != asked.token_digest):
-        raise AlreadyResumed(f"run {run_id} has been answered and no longer asks this")
-    if asked is None:
-        raise UsageError(f"run {run_id} does not wait for an answer")
+    if asked is None or question not in (None, asked.token_digest):
+        raise not_asked(run_id, events, question)
     state = fold(events)
     asks = question_at(events) or question_of(state, asked)
     action = check(asks, answer)
@@ -121,16 +133,119 @@ async def _resolve(
         _refuse_secrets(answer.result, "result")
     if isinstance(answer, Edited):
         _refuse_secrets(answer.payload, "payload")
-    if asks is not None and asks.inner and not isinstance(answer, Abort | Escalate):
-        await _resolve_inner(store, state, asks.key, answer, now, by)
     given = answered(state, asks, answer, by=by, before=refusals(events))
-    claim = await store.claim(run_id, lease_s=LEASE_S)
-    if claim.events != len(events):
+    read, take = partial(store.read, run_id), partial(store.claim, run_id, lease_s=LEASE_S)
+    claim = await first_to_answer(take, read, asked)
+    try:
+        if claim.events != len(events):
+            raise not_asked(run_id, await read(), asked.token_digest)
+        if asks is not None and asks.inner and not isinstance(answer, Abort | Escalate):
+            await _resolve_inner(store, state, asks.key, answer, now, by)
+    except BaseException:
         await release(store, run_id, claim.epoch)
-        raise AlreadyResumed(f"run {run_id} has just been answered by somebody else")
+        raise
     resumed = partial(RunResumed, attempt=asked.attempt, action=given.action, by=by)
     await _write(store, run_id, [*given.entries, resumed], claim, now)
     return asked, given.action
+
+
+class FirstAnswer(NamedTuple):
+    """The answer that counts. by: who gave it; empty if unknown. time: in seconds since the epoch."""
+
+    by: str
+    time: float
+    said: str
+
+
+def first_answer(events: Sequence[Event], question: str) -> FirstAnswer | None:
+    """Return how a question was answered; None if it is still open or was never asked.
+
+    question: digest of its token.
+    """
+    given: FirstAnswer | None = None
+    asked = [
+        at
+        for at, event in enumerate(events)
+        if isinstance(event, RunSuspended) and event.token_digest == question
+    ]
+    for event in events[asked[-1] + 1 :] if asked else ():
+        match event:
+            case ApprovalGiven(decision=said, reason=reason):
+                said = f"{said}: {reason}" if reason else said
+                given = FirstAnswer(event.by, event.time, said)
+            case CallFinished(step=None):
+                result = json_text(redact_value(to_json(event.result)))
+                given = FirstAnswer("", event.time, f"it happened: {result}")
+            case RunResumed():
+                said = _said(event.action) if given is None else given.said
+                return FirstAnswer(event.by or (given.by if given else ""), event.time, said)
+            case RunFinished():
+                return FirstAnswer(event.by, event.time, event.status)
+            case RunSuspended():
+                break
+            case _:
+                pass
+    return None
+
+
+def _said(action: Action) -> str:
+    """The words for an answer's action; an approval of a plan is an argument of the next attempt."""
+    for value in (getattr(action, "inject", None) or {}).values():
+        if isinstance(value, Mapping) and isinstance(value.get("decision"), str):
+            return (
+                f"{value['decision']}: {value['reason']}"
+                if value.get("reason")
+                else value["decision"]
+            )
+    return action_text(action)
+
+
+def not_asked(run_id: str, events: Sequence[Event], question: str | None = None) -> TriageError:
+    """Make the error for an answer to a question that is not open.
+
+    It is RunOver, AlreadyResumed or, for a run that has never asked, UsageError. question: digest of the
+    token of the question that is answered; None means the last one.
+    """
+    over = isinstance(events[-1], RunFinished) and question is None
+    if question is None:
+        asked = [event.token_digest for event in events if isinstance(event, RunSuspended)]
+        question = asked[-1] if asked else None
+    first = None if question is None else first_answer(events, question)
+    who = "" if first is None else f" first{first.by and f' by {first.by}'}: {first.said}"
+    if over:
+        ended = f"run {run_id} has ended: {getattr(events[-1], 'status', '')}"
+        return RunOver(f"{ended}; it was answered{who}" if who else ended)
+    if question is None:
+        return UsageError(f"run {run_id} does not wait for an answer")
+    if first is None:
+        return AlreadyResumed(f"run {run_id} no longer asks this; see what it asks now")
+    return AlreadyResumed(f"this question was answered{who}")
+
+
+async def first_to_answer(
+    take: Callable[[], Awaitable[T]],
+    read: Callable[[], Awaitable[Sequence[Event]]],
+    asked: RunSuspended,
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+) -> T:
+    """Claim a run that waits; watch for `PATIENCE_S` whoever is answering it just now.
+
+    take: claims it. read: reads its journal. Raises AlreadyResumed, which names the first answer, and
+    RunBusy if somebody seems to have died while answering: once their lease ends, the question is open.
+    """
+    pause, waited = SHORTEST_S, 0.0
+    while True:
+        try:
+            return await take()
+        except (RunBusy, RunOver) as error:
+            events = await read()
+            if waits_for(events) != asked:
+                raise not_asked(asked.run_id, events, asked.token_digest) from error
+            if isinstance(error, RunOver) or (waited >= PATIENCE_S and error.wait_s > LONGEST_S):
+                raise
+        await sleep(pause)
+        waited += pause
+        pause = min(2 * pause, LONGEST_S)
 
 
 async def _resolve_inner(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import anyio
@@ -13,7 +14,6 @@ from triage.core import (
     HIDDEN,
     Action,
     ActionChosen,
-    AlreadyResumed,
     AttemptFailed,
     AttemptStarted,
     Cause,
@@ -68,7 +68,7 @@ from .config import Config, soon, validate_result
 from .event_loop import copied, unbroken
 from .journal import TASK, Session, inside, release
 from .loop import run_loop
-from .outside import open_inside, resolve
+from .outside import first_to_answer, not_asked, open_inside, resolve
 from .recovery import (
     STATUSES,
     Decision,
@@ -554,13 +554,6 @@ async def _check_time(config: Config, asked: RunSuspended) -> None:
         )
 
 
-_OLD = "this token was used before; a token answers one question once"
-SHORTEST_S, LONGEST_S = 0.01, 0.5
-"""Seconds between two looks at a run that somebody else is answering."""
-PATIENCE_S = 2.0
-"""Seconds such a run is watched. Answering takes milliseconds: whoever has not by then has died."""
-
-
 async def resume(
     config: Config,
     function: Function,
@@ -613,7 +606,7 @@ async def answer_to(
     refused = None if action is None else _unfit(session, action)
     if refused is not None:
         raise UsageError(refused)
-    cancelled = await _own(session, digest, len(events), at_once=at_once)
+    cancelled = await _own(session, asked, len(events), at_once=at_once)
     # What is in memory may not be what the store has, if it fails now: who comes again reads the store.
     config.suspensions.pop(digest, None)
     if waiting is not None:
@@ -631,7 +624,7 @@ async def answer_to(
         try:
             await session.flush()
         except StaleWriter as error:
-            raise AlreadyResumed(_OLD) from error
+            raise not_asked(asked.run_id, await config.read(asked.run_id), digest) from error
         if session.keeper is not None and session.keeper.error is not None:
             raise session.keeper.error  # an answer that is not durable could be given twice
         return await perform(session, context, Decision(action, "person"))
@@ -640,12 +633,11 @@ async def answer_to(
 
 
 async def _own(
-    session: Session, digest: str, length: int, *, at_once: bool
+    session: Session, asked: RunSuspended, length: int, *, at_once: bool
 ) -> BaseException | None:
     """Become the owner of a run that waits with a journal so long; a cancellation that came meanwhile.
 
-    Raises AlreadyResumed where somebody else has answered, and RunBusy where somebody else seems to
-    have died of it: then the token is still good, and is taken once the lease has ended.
+    Raises as `first_to_answer` does.
     """
     config, run_id = session.config, session.run_id
 
@@ -655,22 +647,16 @@ async def _own(
         claim = await soon(config.store.claim(run_id, lease_s=lease_s, force=at_once), lease_s)
         if claim.events != length:
             await release(config.store, run_id, claim.epoch, config.durability.lease_s)
-            raise AlreadyResumed(_OLD)
+            raise not_asked(run_id, await config.read(run_id), asked.token_digest)
         session.flushed = length
         session.keep(claim.epoch, since=since)
 
-    pause, waited = SHORTEST_S, 0.0
-    while True:
-        try:
-            return await unbroken(take())
-        except RunOver as error:
-            raise AlreadyResumed(_OLD) from error
-        except RunBusy as error:
-            _asked(await config.read(run_id), digest)
-            if waited >= PATIENCE_S and error.wait_s > LONGEST_S:
-                raise
-        await config.env.sleep(pause)
-        waited += pause
+    waited = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal waited
+        await config.env.sleep(seconds)
+        waited += seconds
         if waited > LONG_WAIT_S:
             session.waits.say(
                 "lease",
@@ -680,7 +666,10 @@ async def _own(
                 f"at most {config.durability.lease_s:g} s, unless that process renews it",
                 "Durability(lease_s=…)",
             )
-        pause = min(2 * pause, LONGEST_S)
+
+    return await first_to_answer(
+        lambda: unbroken(take()), partial(config.read, run_id), asked, sleep
+    )
 
 
 def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
@@ -695,7 +684,7 @@ def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
         )
     last = waits_for(events)
     if last is None or last.token_digest != digest:
-        raise AlreadyResumed(_OLD)
+        raise not_asked(asked[-1].run_id, events, digest)
     return last
 
 

@@ -22,7 +22,7 @@ from triage.core import (
     check_word,
     misuse,
 )
-from triage.engine import asked_inside_by, resolve, waits_for
+from triage.engine import asked_inside_by, first_answer, not_asked, resolve, waits_for
 from triage.stores import Store
 
 from .approval import (
@@ -234,14 +234,16 @@ async def answer_in(
     answer: made by `ApprovalRequest.answer` from the result of `asked_in`. It counts once, for that very
     question, until it expires. check: validates an edited plan; by default against the names in the
     journal. Raises UnknownRun; UsageError for a run that waits for no approval, an answer that does not
-    fit, and a plan that cannot be run or seems to hold a secret; TokenExpired; AlreadyResumed if somebody
-    else has just answered; RunBusy while somebody else is answering (for at most 30 seconds if they died
-    doing so); StoreError. After all but AlreadyResumed the run still waits.
+    fit, and a plan that cannot be run or seems to hold a secret; TokenExpired; AlreadyResumed, which names
+    the first answer, if somebody else has answered; RunBusy for up to 30 seconds if somebody has died
+    while answering; StoreError. After all but AlreadyResumed the run still waits.
     """
     events = await store.read(answer.run_id)
     if not events:
         raise UnknownRun(f"the store knows no run {answer.run_id}")
     request = request_in(events)
+    if first_answer(events, answer.id) is not None:
+        raise not_asked(answer.run_id, events, answer.id)
     if request is None:
         raise UsageError(f"run {answer.run_id} does not wait for an approval")
     now = await store.now()
@@ -253,4 +255,4 @@ async def answer_in(
             f"{', '.join(places)} holds what looks like a secret, which no store keeps; resume the run "
             "by its token, in the process that continues it"
         )
-    await resolve(store, answer.run_id, action, now=now, by=answer.by)
+    await resolve(store, answer.run_id, action, now=now, by=answer.by, question=request.id)

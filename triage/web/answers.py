@@ -21,9 +21,7 @@ from starlette.routing import BaseRoute, Route
 from triage.core import (
     Abort,
     AlreadyResumed,
-    ApprovalGiven,
     AttemptFailed,
-    CallFinished,
     Edited,
     Escalate,
     Event,
@@ -32,14 +30,10 @@ from triage.core import (
     Reply,
     Retry,
     RunBusy,
-    RunFinished,
     RunOver,
-    RunResumed,
-    RunSuspended,
     StoreError,
     TriageError,
     UsageError,
-    action_text,
     approve,
     edit,
     happened,
@@ -50,14 +44,17 @@ from triage.core import (
     refuse_constant,
     reject,
     rerun,
+    span,
     to_json,
 )
 from triage.engine import (
     Agent,
+    FirstAnswer,
     Question,
     answers_to,
     asked_inside_by,
     cancel,
+    first_answer,
     fork,
     question_at,
     resolve,
@@ -344,38 +341,7 @@ def _of_plan(
     return request.answer("approved", by=by)
 
 
-# The first answer -----------------------------------------------------------------------------------
-
-
-class First(NamedTuple):
-    """An answer that has been given.
-
-    by: who gave it; empty if unknown. time: in seconds since the epoch. said: the answer in words.
-    """
-
-    by: str
-    time: float
-    said: str
-
-
-def first_answer(events: Sequence[Event], question: str) -> First | None:
-    """Return how a question was answered; None if it is still open or was never asked."""
-    given: First | None = None
-    found = False
-    for event in events:
-        if isinstance(event, RunSuspended):
-            found = event.token_digest == question
-        elif found and isinstance(event, ApprovalGiven):
-            said = f"{event.decision}: {event.reason}" if event.reason else event.decision
-            given = First(event.by, event.time, said)
-        elif found and isinstance(event, CallFinished) and event.step is None:
-            given = First("", event.time, f"it happened: {json_text(_shown(event.result))}")
-        elif found and isinstance(event, RunResumed):
-            said = action_text(event.action) if given is None else given.said
-            return First(event.by or (given.by if given else ""), event.time, said)
-        elif found and isinstance(event, RunFinished):
-            return First(event.by, event.time, event.status)
-    return None
+# Many runs -------------------------------------------------------------------------------------------
 
 
 MOST_WAITING = 200
@@ -403,7 +369,7 @@ class Outcome(NamedTuple):
     run_id: str
     done: bool
     said: str
-    first: First | None = None
+    first: FirstAnswer | None = None
 
 
 class Answers:
@@ -476,7 +442,10 @@ class Answers:
             return self._late(request, info, first_answer(events, question))
         except (RunBusy, UsageError) as error:
             typed = offer._replace(fields=refilled(offer.fields, form))
-            return self._form(request, info, events, typed, form, str(error))
+            if isinstance(error, RunBusy):
+                busy = f"somebody else is answering this; try again in {span(error.wait_s)}"
+                return self._form(request, info, events, typed, form, busy, status=409)
+            return self._form(request, info, events, typed, form, str(error), status=422)
         self._go_on(info)
         return _to_run(request, info.run_id)
 
@@ -495,11 +464,12 @@ class Answers:
         offer: Offer,
         typed: Mapping[str, str] | None = None,
         error: str = "",
+        status: int = 200,
     ) -> Response:
         return self._pages.render(
             request,
             "answers/question.html",
-            status=422 if error else 200,
+            status=status,
             info=info,
             asked=waits_for(events),
             offer=offer,
@@ -507,7 +477,7 @@ class Answers:
             error=error,
         )
 
-    def _late(self, request: Request, info: RunInfo, first: First | None) -> Response:
+    def _late(self, request: Request, info: RunInfo, first: FirstAnswer | None) -> Response:
         return self._pages.render(request, "answers/late.html", status=409, info=info, first=first)
 
     async def cancel(self, request: Request) -> Response:
@@ -519,7 +489,9 @@ class Answers:
         except RunOver:
             events = await self._store.read(info.run_id)
             end = events[-1]
-            first = First(getattr(end, "by", ""), end.time, getattr(end, "status", "it has ended"))
+            first = FirstAnswer(
+                getattr(end, "by", ""), end.time, getattr(end, "status", "it has ended")
+            )
             return self._late(request, info, first)
         return _to_run(request, info.run_id)
 
