@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from triage import Agent
+import triage
+from triage import Agent, Checks, Suspend, approve
 from triage.adapters.dbos import Fleet, Queue, Worker
 from triage.adapters.dbos.engine import url_of
 from triage.adapters.fleet import Job
@@ -30,6 +31,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 def kind() -> Any:
     """DBOS alone."""
     return dbos_fleet
+
+
+@triage.tool(effect="once")
+async def pay(to: str) -> str:
+    return f"{to} is paid"
 
 
 def rows(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -102,6 +108,51 @@ async def test_one_process_has_one_worker(url: str) -> None:
         await Worker(fleet).run()
     worker.stop()
     await working
+    await fleet.close()
+
+
+@pytest.mark.parametrize("priority", [1, 9])
+@pytest.mark.parametrize("by", ["fleet", "journal"])
+async def test_an_answered_run_goes_on_before_all_that_wait_in_its_queue(
+    by: str, priority: int, url: str
+) -> None:
+    order: list[str] = []
+
+    async def desk(task: str) -> str:
+        order.append(task)
+        return await pay(task) if task == "asked" else task
+
+    asks = Checks(guard=lambda _: Suspend("may it be paid?"))
+    agents = [Agent(desk, checks=asks, name="desk")]
+    queue = f"desk-{by}-{priority}"
+    fleet = dbos_fleet(url, agents, [Queue(queue, concurrency=1, polling_s=0.05)])
+
+    async def works(until: Callable[[], Awaitable[bool]]) -> None:
+        worker = Worker(fleet, look_s=60)
+        working = asyncio.ensure_future(worker.run())
+        while not await until():
+            await asyncio.sleep(0.05)
+        worker.stop()
+        await working
+
+    async def asked() -> bool:
+        return await fleet.status(run_id) == "suspended"
+
+    async def ended() -> bool:
+        return len(order) == 20
+
+    run_id = await fleet.enqueue("desk", "asked", queue=queue, priority=priority)
+    await works(asked)
+    order.clear()
+    for number in range(20):
+        await fleet.enqueue("desk", str(number), queue=queue)
+    if by == "fleet":
+        await fleet.answer(run_id, approve())
+    else:
+        await fleet.agents["desk"].answer(run_id, approve())
+        await fleet.wake()
+    await works(ended)
+    assert order[0] == "asked"
     await fleet.close()
 
 

@@ -39,7 +39,7 @@ try:
     from dbos import error as errors
 except ImportError as error:
     raise UsageError(
-        f"this fleet needs DBOS ({error}): pip install triage-recovery[dbos]"
+        f"this fleet needs DBOS ({error}): pip install 'triage-recovery[dbos]'"
     ) from error
 
 from .serving import DUE, RUN, serving
@@ -47,6 +47,8 @@ from .serving import DUE, RUN, serving
 T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _STATES = {"DELAYED": "delayed", "ENQUEUED": "queued", "PENDING": "running"}
+FIRST = 0
+"""Priority of an answered run, before all that `enqueue` takes; DBOS gives it to jobs that name none."""
 POOL = 4
 """Size of the connection pool for enqueueing and reading."""
 
@@ -158,8 +160,9 @@ class DBOSEngine:
             "workflow_id": job.id,
             "workflow_id_reuse_policy": "reject",
             "app_version": self.version,
-            "priority": job.priority,
         }
+        if job.priority != FIRST:
+            options["priority"] = job.priority
         if job.delay_s is not None:
             options["delay_seconds"] = job.delay_s
         if job.partition is not None:
@@ -249,10 +252,10 @@ class DBOSEngine:
                 agent,
                 queue,
                 deadline=_job_of(run_id, inputs).deadline,
-                priority=max(1, priority),
+                priority=FIRST,
                 partition=partition,
             )
-            for run_id, events, agent, queue, priority, partition, inputs in rows
+            for run_id, events, agent, queue, partition, inputs in rows
         ]
 
     async def places(self, run_ids: Sequence[str] | None = None) -> list[Place]:

@@ -24,7 +24,7 @@ WHERE w.status = 'PENDING' AND w.application_name = %(fleet)s
 ORDER BY w.started_at_epoch_ms LIMIT {most}"""
 
 _ANSWERED = """
-SELECT r.run_id, r.events, r.agent, w.queue_name, w.priority, w.queue_partition_key, i.inputs
+SELECT r.run_id, r.events, r.agent, w.queue_name, w.queue_partition_key, i.inputs
 FROM {runs} r
 JOIN {status} w ON w.workflow_uuid = r.run_id
 JOIN {input} i USING (workflow_uuid)
