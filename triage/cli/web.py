@@ -78,6 +78,8 @@ def web(
 
         from triage.web import LOOPBACK, Login, Person, Role, check_bind
         from triage.web import app as page
+
+        from .sockets import BACKLOG, Connection
     except ImportError as error:
         raise UsageError(
             f'the page needs {error.name}: pip install "triage-recovery[web]"'
@@ -102,6 +104,8 @@ def web(
         ws="none",
         log_level="warning",
         timeout_graceful_shutdown=2,
+        http=Connection,
+        backlog=BACKLOG,
     )
     named = fleet or store or os.environ.get(VARIABLE, "")
     write(f"the page of {redact(named)}, with the role {role}; Ctrl-C stops it")
