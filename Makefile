@@ -8,6 +8,14 @@ MADE = $(VENV)/.made
 DEMO = $(VENV)/.demo
 READY = $(VENV)/.ready
 
+# An environment serves the clone it was made for: its package is this folder, until it is installed anew.
+OWNER := $(shell cat $(MADE) 2>/dev/null)
+ifneq ($(OWNER),)
+ifneq ($(OWNER),$(CURDIR))
+$(error $(VENV) serves the clone in $(OWNER); name another one, as in: make VENV=.venv)
+endif
+endif
+
 # Tests and their some hundred processes import the package: it is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -23,7 +31,7 @@ $(MADE): constraints.txt
 	@echo "Set-up, once: a virtual environment in $(VENV) …"
 	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL) --upgrade pip
-	@touch $(MADE)
+	@echo "$(CURDIR)" > $(MADE)
 
 $(DEMO): $(MADE) pyproject.toml
 	@echo "Set-up, once: triage and what its demonstrations need, some 10 s …"
