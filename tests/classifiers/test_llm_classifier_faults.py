@@ -302,7 +302,7 @@ def test_the_environment_names_model_key_and_place(monkeypatch: pytest.MonkeyPat
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     for provider in ("openai", "openai-responses"):
-        with pytest.raises(UsageError, match=r"pip install triage-recovery\[openai\]"):
+        with pytest.raises(UsageError, match=r"pip install 'triage-recovery\[openai\]'"):
             LLMClassifier(provider, "m", api_key="k")
 
 

@@ -151,7 +151,7 @@ def test_a_missing_package_is_named_with_its_extra(text: str, package: str) -> N
         "except UsageError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"pip install triage-recovery[{extra}]" in done.stdout
+    assert f"pip install 'triage-recovery[{extra}]'" in done.stdout
 
 
 async def _agent(task: str) -> str:

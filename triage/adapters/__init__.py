@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from triage.core.constructors import check_constructors
+
 from .base import ABILITIES, Adapter, NoSuchModel, Said, Seam, SoftFailure
 from .calls import Failed, Form, Stream, StreamLeft, key_of
 from .conversations import (
@@ -72,3 +74,5 @@ __all__ = [
     "shrunk_responses",
     "wrap",
 ]
+
+check_constructors(globals())

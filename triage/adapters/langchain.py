@@ -33,6 +33,13 @@ from operator import is_
 from threading import Lock
 from typing import Any, NamedTuple, cast
 
+from .extras import missing
+
+try:
+    import langchain_core  # noqa: F401 - the first of its imports
+except ImportError as error:
+    raise missing("langgraph", error) from error
+
 from langchain_core.language_models.base import BaseLanguageModel
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import (

@@ -16,6 +16,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, cast
 
+from .extras import missing
+
+try:
+    import langgraph  # noqa: F401 - the first of its imports
+except ImportError as error:
+    raise missing("langgraph", error) from error
+
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, GraphOutput, StateSnapshot
 

@@ -22,6 +22,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 import anyio
+from .extras import missing
+
+try:
+    import mcp  # noqa: F401 - the first of its imports
+except ImportError as error:
+    raise missing("mcp", error) from error
+
 from mcp import ClientSession, MCPError
 from mcp.client.client import Client
 from mcp.client.session_group import ClientSessionGroup

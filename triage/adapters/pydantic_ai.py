@@ -29,6 +29,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeGuard
 
+from .extras import missing
+
+try:
+    import pydantic_ai  # noqa: F401 - the first of its imports
+except ImportError as error:
+    raise missing("pydantic-ai", error) from error
+
 from pydantic import ValidationError
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.agent import WrapperAgent

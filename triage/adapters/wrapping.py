@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
@@ -132,6 +133,10 @@ def wrap(
 def wrap(
     target: HandsOver, policy: Policy | None = None, **options: Unpack[_Wrapping]
 ) -> Agent[Any]: ...
+@overload
+def wrap(
+    target: Callable[..., Any], policy: Policy | None = None, **options: Unpack[_Wrapping]
+) -> Agent[Any]: ...
 def wrap(
     target: Any,
     policy: Policy | None = None,
@@ -153,8 +158,16 @@ def wrap(
     as `Checks.tools`, unless `checks` names some.
 
     `run(task, **kwargs)` gives the task to the framework as its input, and kwargs as its own options.
-    Raises UsageError for an object that no adapter knows, and as `Agent` does.
+    A function is wrapped as by `Agent(function)`. Raises UsageError for an object that no adapter knows,
+    and as `Agent` does.
     """
+    if adapter is None and isinstance(target, FunctionType | MethodType):
+        given = Agent(target, policy, result_type=result_type, **options)
+        if effects is not None or trust_hints is not False:
+            raise UsageError(
+                "effects and trust_hints are for agents of frameworks; use @triage.tool"
+            )
+        return given
     if adapter is None:
         adapter = adapter_of(target)
     elif not (isinstance(adapter, type) and issubclass(adapter, Adapter)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triage.core import lazily
+from triage.core.constructors import check_constructors
 
 from .base import (
     Classifier,
@@ -81,3 +82,5 @@ __getattr__, __dir__ = lazily(
     __name__,
     {"blocking": ("Asker", "BlockingClassifier"), "llm": ("Budget", "LLMClassifier")},
 )
+
+check_constructors(globals())

@@ -341,7 +341,7 @@ def provider_of(value: object, owner: str = "LLMClassifier") -> tuple[Provider, 
         if find_spec(package) is None:
             raise UsageError(
                 f"{owner}(provider={value!r}) needs the package {package}, which is not "
-                f"installed; run pip install triage-recovery[{package}]"
+                f"installed; run pip install 'triage-recovery[{package}]'"
             )
         return PROVIDERS[value], None
     for provider in PROVIDERS.values():

@@ -36,6 +36,7 @@ from triage.core import (
     refuse,
 )
 from triage.core.guards import guarded
+from triage.core.manifest import manifest_of
 
 from .advice import CLASSIFIER, UNKNOWN, Outcome, diagnosis_of, index_of
 from .base import Classifier, as_diagnosis, classifier_name
@@ -118,7 +119,7 @@ class RulesClassifier:
         self._judge = _default_judge() if rules is None else Judge(_checked_rules(rules))
         self._overrides = Overrides(overrides)
         self._constraints = _limits("RulesClassifier.constraints", constraints)
-        self._tools = _manifest(tools)
+        self._tools = dict(manifest_of(tools))
         self._subgoals = _strings("RulesClassifier.subgoals", subgoals)
         self._exempt = frozenset(_strings("RulesClassifier.exempt", exempt))
         if not isinstance(cast("object", failed), bool):
@@ -432,19 +433,19 @@ def _grounds(grounding: object) -> Grounds | None:
 
 
 def diagnose(
-    error: BaseException | ErrorInfo | None,
+    error: BaseException | ErrorInfo | str | None,
     steps: Iterable[Step] = (),
     *,
     task: Any = "",
-    tools: Mapping[str, Any] | Iterable[str] | None = None,
+    tools: Mapping[str, Any] | Iterable[Any] | None = None,
     classifier: Classifier | None = None,
     failed: bool = False,
 ) -> Diagnosis:
     """Why `error` was raised, or, without one, what is wrong with `steps`.
 
-    error: any exception, or what `capture` made of one. steps: what was done before it, oldest
-    first. task: as it would be given to a run. tools: those that exist, name to JSON Schema or
-    None, or only the names. classifier: a synchronous one, `RulesClassifier()` by default; what it
+    error: any exception, what `capture` made of one, or its text. steps: what was done before it, oldest
+    first. task: as it would be given to a run. tools: those that exist, in any form that
+    `Checks(tools=…)` takes. classifier: a synchronous one, `RulesClassifier()` by default; what it
     raises is not caught. failed: True says that this run has failed, so that the likeliest type is
     named with a low confidence where the answer is otherwise UNKNOWN; for the default classifier only.
 
@@ -453,8 +454,10 @@ def diagnose(
     """
     if isinstance(error, BaseException):
         error = capture(error)
+    elif isinstance(error, str):
+        error = captured_text(error)
     elif error is not None and not isinstance(error, ErrorInfo):
-        raise refuse("diagnose() error", error, "an exception, an ErrorInfo or None")
+        raise refuse("diagnose() error", error, "an exception, an ErrorInfo, text or None")
     taken = tuple(steps)
     for step in taken:
         if not isinstance(step, Step):
@@ -464,7 +467,7 @@ def diagnose(
             "diagnose() failed is for the default classifier; pass RulesClassifier(failed=True) instead"
         )
     chosen = RulesClassifier(failed=failed) if classifier is None else classifier
-    trajectory = Trajectory(taken, error=error, task=task, tools=_manifest(tools))
+    trajectory = Trajectory(taken, error=error, task=task, tools=dict(manifest_of(tools)))
     answer = chosen.classify(trajectory, task)
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
@@ -474,14 +477,6 @@ def diagnose(
             "pass a synchronous one, or give this one to an Agent"
         )
     return as_diagnosis(answer, classifier_name(chosen))
-
-
-def _manifest(tools: object) -> dict[str, Any]:
-    if tools is None:
-        return {}
-    if isinstance(tools, Mapping):
-        return {str(name): schema for name, schema in tools.items()}
-    return dict.fromkeys(_strings("tools", tools))
 
 
 # --- rules of somebody else's ----------------------------------------------------------------

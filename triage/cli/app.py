@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.completion.detect import ShellDetectionError
-from cyclopts.exceptions import UnusedCliTokensError
+from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
 
 from triage import __version__
 from triage.core import TriageError, UnknownRun, UsageError
@@ -78,6 +78,20 @@ def _too_many(command: str, given: Sequence[str]) -> str:
     )
 
 
+def _by_position(command: str, error: UnknownOptionError) -> str | None:
+    """What is wrong with an option for an argument that is given without one; None for any other."""
+    option = error.token.keyword or error.token.value
+    word = option.lstrip("-").partition("=")[0].casefold()
+    places = [one for one in error.argument_collection if one.field_info.is_positional_only]
+    names = [one.names[0] for one in places]
+    for name, place in zip(names, places, strict=True):
+        if word == name.casefold() or word in (place.parameter.help or "").casefold().split():
+            return f"{command} has no {option}: give {name} without an option, as in {command} " + (
+                " ".join(names)
+            )
+    return None
+
+
 def run_command(argv: Sequence[str]) -> int:
     """Carry out the command line; the exit code."""
     try:
@@ -87,6 +101,8 @@ def run_command(argv: Sequence[str]) -> int:
         wrong = str(error).replace(", ...", " and others").rstrip(".")
         if isinstance(error, UnusedCliTokensError):
             wrong = _too_many(command, error.unused_tokens or ())
+        elif isinstance(error, UnknownOptionError):
+            wrong = _by_position(command, error) or wrong
         note(f"{wrong}; see {command} --help")
         return MISUSED
     except ShellDetectionError:

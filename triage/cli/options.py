@@ -180,8 +180,10 @@ def check_limit(limit: int) -> None:
         raise UsageError(f"--limit must be a whole number from 1, not {limit}")
 
 
-async def run_of(store: Store, given: str, named: str | None) -> RunInfo:
-    """Find the run of an id, or of the beginning of one. named: the store, as `--store` gave it.
+async def run_of(store: Store, given: str, named: str | None, *, status: str = "") -> RunInfo:
+    """Find the run of an id, or of the beginning of one.
+
+    named: the store, as `--store` gave it. status: of the runs that are suggested for an unknown one.
 
     Raises UsageError where that is not one run.
     """
@@ -192,7 +194,7 @@ async def run_of(store: Store, given: str, named: str | None) -> RunInfo:
     if len(found) == 1:
         return found[0]
     if not found:
-        listing = suggested("runs", "list", store=named)
+        listing = suggested("runs", "list", *(("--status", status) if status else ()), store=named)
         raise UsageError(f"the store knows no run {given!r}; see {listing}")
     names = ", ".join(info.run_id for info in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""

@@ -23,6 +23,7 @@ from triage.core import (
     Keyring,
     Replan,
     Retry,
+    RunResumed,
     RunStarted,
     StepRecorded,
     UsageError,
@@ -32,6 +33,7 @@ from triage.core import (
     edit,
     fold,
     happened,
+    is_milestone,
     json_text,
     one_line,
     redact,
@@ -95,6 +97,7 @@ Status = Literal[
 _OPEN = ("running", "suspended", "dead_letter")
 _TITLES = ("run", "agent", "task", "status", "age", "lease")
 _TO_APPROVE = "suspended (approval)"
+_ANSWERED = "answered (recover it)"
 _STYLES = {"running": "cyan", "suspended": "yellow", _TO_APPROVE: "yellow", "done": "green"}
 _LONGEST_JOURNAL = 5_000
 """Events of a journal that is read for its task; more take longer than a list should."""
@@ -197,11 +200,16 @@ def _row(run_id: str, info: RunInfo, events: Sequence[Event], clock: float) -> t
     started = events[0] if events else None
     task = json_text(to_json(started.task)) if isinstance(started, RunStarted) else "-"
     waits = info.status == "suspended" and asks_of(events) == "approval"
+    last = next(filter(is_milestone, reversed(events)), None)
+    free = info.status == "running" and (info.lease_until or 0.0) <= clock
+    status = _TO_APPROVE if waits else one_line(info.status, 20)
+    if free and isinstance(last, RunResumed):
+        status = _ANSWERED
     return (
         one_line(run_id, 128),
         one_line(info.agent, 40),
         one_line(task, 80),
-        _TO_APPROVE if waits else one_line(info.status, 20),
+        status,
         span(now() - info.started),
         lease_of(info, clock) or "-",
     )

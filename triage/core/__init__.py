@@ -31,6 +31,7 @@ from .actions import (
     rerun,
 )
 from .capture import capture, captured_text, hint, not_attempted, said_in
+from .constructors import check_constructors
 from .diagnosis import Diagnosis, Evidence, known_cause
 from .environment import SYSTEM, Environment, in_event_loop, lazily
 from .errors import (
@@ -477,3 +478,5 @@ __all__ = [
     "whole",
     "words_of",
 ]
+
+check_constructors(globals())

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import field
 
-from .errors import Value, refuse
+from .constructors import Value
+from .errors import refuse
 
 
 def optional_text(owner: object, *names: str) -> None:

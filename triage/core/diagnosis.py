@@ -8,7 +8,8 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import force_setattr
 
-from .errors import Value, refuse
+from .constructors import Value
+from .errors import refuse
 from .escaping import escaped
 from .notebook import table
 from .redaction import redact

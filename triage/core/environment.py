@@ -135,7 +135,11 @@ def lazily(
         home = places.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        from .constructors import check_constructor  # which imports errors, as this does
+
         value = getattr(import_module(f".{home}", package), name)
+        if isinstance(value, type):
+            check_constructor(value)
         setattr(sys.modules[package], name, value)
         return value
 

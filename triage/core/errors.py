@@ -33,11 +33,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .escaping import escaped
 from .taxonomy import Cause, FailureType, Severity
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from .failures import FailureContext
 
 
-SEE = "see docs/errors.md#"
+SEE = "explained: "
 """Begins the note on each error, which a traceback shows below the message."""
 
 
@@ -84,7 +82,9 @@ class TriageError(Exception):
     def __init__(self, message: str = "", context: FailureContext | None = None) -> None:
         super().__init__(message)
         self.context = context
-        self.add_note(f"see {self.help}")
+        # Text, since the documentation is not installed with the package.
+        meaning = (_ours(type(self)).__doc__ or "").partition("\n\n")[0]
+        self.add_note(f"{SEE}{' '.join(meaning.split())}")
         if context is not None:
             # Tells an enclosing run that recovery was already tried, so that it is not tried again.
             self._triage_hint = Said(
@@ -112,8 +112,7 @@ class TriageError(Exception):
     @property
     def help(self) -> str:
         """Where the documentation explains this error: `docs/errors.md#runbusy`."""
-        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("triage."))
-        return f"docs/errors.md#{ours.__name__.lower()}"
+        return f"docs/errors.md#{_ours(type(self)).__name__.lower()}"
 
     @property
     def diagnosis(self) -> Diagnosis | None:
@@ -129,6 +128,10 @@ class TriageError(Exception):
         if self._report is None and self.reporter is not None:
             self._report = self.reporter(self)
         return self._report
+
+
+def _ours(kind: type) -> type:
+    return next(base for base in kind.__mro__ if base.__module__.startswith("triage."))
 
 
 def _rebuild(cls: type[TriageError], args: tuple[Any, ...]) -> TriageError:
@@ -448,36 +451,3 @@ def closest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
             by_folded.setdefault(name.casefold(), name)
     near = get_close_matches(word.casefold()[:_LONGEST_COMPARED], by_folded, 1, cutoff)
     return by_folded[near[0]] if near else None
-
-
-class Value(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base class of a run's values. Fields may be given by name or by position.
-
-    `msgspec.structs.replace` makes a changed copy, `msgspec.structs.asdict` a dict of the fields.
-    pydantic models may have fields of these types: they accept a value or its JSON object.
-    """
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Let pydantic models read and write a value as its JSON object."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(
-            cls._read,
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                msgspec.to_builtins, when_used="json"
-            ),
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, source: Any, handler: Any) -> dict[str, Any]:
-        """Describe it as an object, without its fields."""
-        return {"type": "object", "title": cls.__name__}
-
-    @classmethod
-    def _read(cls, given: object) -> Self:
-        if isinstance(given, cls):
-            return given
-        if not isinstance(given, Mapping):
-            raise ValueError(f"must be a {cls.__name__} or its JSON object")  # noqa: TRY004 - pydantic's way
-        return msgspec.convert(dict(cast("Mapping[str, Any]", given)), cls)

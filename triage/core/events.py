@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from .actions import Action
+from .constructors import Value
 from .diagnosis import Diagnosis
-from .errors import Value
 from .failures import ErrorInfo
 from .steps import Step, Usage
 

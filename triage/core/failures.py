@@ -11,8 +11,8 @@ import msgspec
 from msgspec.structs import asdict, astuple, replace
 
 from .actions import Action, RecoveryAction
+from .constructors import Value
 from .diagnosis import Diagnosis
-from .errors import Value
 from .escaping import escaped
 from .patterns import Pattern
 from .redaction import redact

@@ -40,6 +40,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, cast
 
+from .constructors import unknown_name
 from .errors import UsageError
 from .taxonomy import (
     CATEGORY_RECOVERY,
@@ -151,10 +152,9 @@ class Fault(Exception):
 
     def __init__(self, message: object = None, **said: Unpack[Said]) -> None:
         super().__init__(*(() if message is None else (message,)))
-        for name in said:
+        for name, value in said.items():
             if name not in Said.__annotations__:
-                known = ", ".join(Said.__annotations__)
-                raise UsageError(f"{type(self).__name__} takes no {name!r}; it takes {known}")
+                raise unknown_name(type(self), name, value, Said.__annotations__)
         given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
         if type(self).category != Category.SAFETY:
             for name, follower, following in _FOLLOWS:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from .actions import PROCEEDING, Action
-from .errors import Value
+from .constructors import Value
 from .events import (
     ActionChosen,
     ApprovalGiven,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from msgspec.structs import force_setattr
 
-from .errors import Value, refuse, short
+from .constructors import Value
+from .errors import refuse, short
 from .json_values import plain
 from .notebook import table
 from .taxonomy import Effect

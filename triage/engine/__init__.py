@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from triage.core.constructors import check_constructors
+from triage.core.manifest import Manifest, manifest_of, schema_of
+
 from .agent import Agent, AgentLike, Options, RunsOnAgent, agent, underlying_agent
 from .approvals import (
     ANSWER,
@@ -39,11 +42,8 @@ from .config import (
     Durability,
     Guard,
     GuardedCall,
-    Manifest,
     Watching,
     check_run_id,
-    manifest_of,
-    schema_of,
 )
 from .decorators import model, tool
 from .event_loop import CANCELLATIONS
@@ -113,8 +113,8 @@ __all__ = [
     "CounterFacts",
     "Durability",
     "ErrorReporter",
-    "FirstAnswer",
     "Facts",
+    "FirstAnswer",
     "Guard",
     "GuardedCall",
     "Guidance",
@@ -157,21 +157,21 @@ __all__ = [
     "describe",
     "fail",
     "finish",
+    "first_answer",
     "foretell",
     "fork",
-    "first_answer",
     "is_about_call",
     "judging",
     "lease_of",
     "manifest_of",
     "model",
+    "not_asked",
     "point_of_return",
     "position_of",
     "question_at",
     "read_function",
     "record_call",
     "report_of",
-    "not_asked",
     "resolve",
     "restored",
     "schema_of",
@@ -187,3 +187,5 @@ __all__ = [
     "waits_for",
     "within_call",
 ]
+
+check_constructors(globals())

@@ -6,7 +6,18 @@ import copy
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    Any,
+    Generic,
+    Never,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import anyio
 
@@ -167,7 +178,9 @@ class Agent(Generic[T]):
         """Where the journals of this agent's runs are."""
         return self._config.store
 
-    def run(self, task: Any, *, run_id: str | None = None, **kwargs: Any) -> Coroutine[Any, Any, T]:
+    def run(
+        self, task: Any, *more: Never, run_id: str | None = None, **kwargs: Any
+    ) -> Coroutine[Any, Any, T]:
         """Run the function on a task until it succeeds or recovery ends.
 
         run_id: 1 to 128 of `A-Z a-z 0-9 . _ : -`, at least one a letter or digit; None makes one.
@@ -176,15 +189,27 @@ class Agent(Generic[T]):
         `TriageAbortError`, `TriageFatalError` or `TriageSuspendedError`, each with `.context` and from
         the original exception.
         """
+        self._one_task("run", more)
         self._function.check(kwargs)
         if run_id is not None:
             check_run_id(run_id)
         outer = surrounding()
         if outer is not None:
-            return run_inside(outer, self._config, self._function, task, kwargs, run_id)
-        session = Session(self._config, task, kwargs, run_id, current.get())
-        first = None if run_id is None else claim_run_id(session)
-        return run_loop(session, self._function, first)
+            begun = run_inside(outer, self._config, self._function, task, kwargs, run_id)
+        else:
+            session = Session(self._config, task, kwargs, run_id, current.get())
+            first = None if run_id is None else claim_run_id(session)
+            begun = run_loop(session, self._function, first)
+        # Python's warning names a coroutine that was never awaited.
+        cast("Any", begun).__qualname__ = f"Agent.run of {self.name}"
+        return begun
+
+    def _one_task(self, method: str, more: tuple[object, ...]) -> None:
+        if more:
+            raise UsageError(
+                f"Agent.{method} takes one task, and {self.name} was given {len(more)} more positional "
+                "arguments; give the others by name"
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T]:
         """`run`. Called with an instance and a task, as a method is: that instance's `run`."""
@@ -198,21 +223,23 @@ class Agent(Generic[T]):
             )
         return self.run(args[0], **kwargs)
 
-    def run_sync(self, task: Any, *, run_id: str | None = None, **kwargs: Any) -> T:
+    def run_sync(self, task: Any, *more: Never, run_id: str | None = None, **kwargs: Any) -> T:
         """`run` for code that is not async, in an event loop of its own.
 
         Raises UsageError when an event loop is running in this thread: await `run` there.
         """
+        self._one_task("run_sync", more)
         if in_event_loop():
             raise UsageError("run_sync() cannot be used in async code; write await agent.run(task)")
         return anyio.run(functools.partial(self.run, task, run_id=run_id, **kwargs))
 
-    def stream(self, task: Any, **kwargs: Any) -> AsyncIterator[Any | Restarted]:
+    def stream(self, task: Any, *more: Never, **kwargs: Any) -> AsyncIterator[Any | Restarted]:
         """The items of an async generator as they come; a plain function's result as the only item.
 
         Yields `Restarted(attempt, diagnosis, action)` before the items of a new attempt. Closing it
         early cancels the run. Raises as `run` does.
         """
+        self._one_task("stream", more)
         self._function.check(kwargs)
         outer = surrounding()
         if outer is not None:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, NoReturn, get_args
 
 import anyio
-from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.core import (
@@ -62,6 +61,7 @@ from triage.core import (
 )
 from triage.core.asking import TooSlow, ask_here, deadline_of
 from triage.core.asking import ask as ask_user
+from triage.core.constructors import Struct
 from triage.core.messages import read_answer
 from triage.core.messages.base import ending_of, refused_request
 from triage.core.waiting import after_a_while

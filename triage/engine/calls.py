@@ -16,7 +16,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.core import (
@@ -43,6 +42,7 @@ from triage.core import (
     words_of,
 )
 from triage.core.asking import TooSlow, ask_here
+from triage.core.constructors import Struct
 
 from .approvals import (
     Guarded,

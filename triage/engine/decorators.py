@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
-from triage.core import Effect, UsageError
+from triage.core import Effect, UsageError, check_word
+from triage.core.constructors import unknown_name
 from triage.strategies import Preset
 
 from .approvals import Model
@@ -49,6 +51,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
     Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
     """
+    _check_options(tool, Tool, options)
+    if options.get("effect") is not None:
+        check_word("tool(effect=…)", options["effect"], tuple(Effect))
 
     def decorate(decorated: Any) -> Any:
         return _recording(decorated, "tool", partial(Tool, **options))
@@ -76,11 +81,20 @@ def model(function: Any = None, /, **options: Any) -> Any:
 
     Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
     """
+    _check_options(model, Model, options)
 
     def decorate(decorated: Any) -> Any:
         return _recording(decorated, "model", partial(Model, **options))
 
     return decorate if function is None else decorate(function)
+
+
+def _check_options(decorator: Any, made: type, options: Mapping[str, Any]) -> None:
+    """Raise UsageError where a decorator is written with an option that it does not take."""
+    _, *taken = inspect.signature(made).parameters
+    for name, value in options.items():
+        if name not in taken:
+            raise unknown_name(decorator, name, value, taken)
 
 
 def _recording(function: Any, word: str, make: Callable[[Any], Tool]) -> Any:

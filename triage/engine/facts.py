@@ -26,7 +26,6 @@ from typing import (
     get_type_hints,
 )
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.classifiers import diagnose
@@ -55,6 +54,7 @@ from triage.core import (
     text_of,
     whole,
 )
+from triage.core.constructors import Struct
 from triage.core.escaping import UNSEEN
 from triage.core.foreign import plain
 

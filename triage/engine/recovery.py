@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -787,7 +788,9 @@ async def _suspend(session: Session, context: FailureContext, action: Suspend) -
         expires=expires,
     )
     error = TriageSuspendedError(
-        f"run {session.run_id[:8]} is suspended: {question}",
+        f"run {session.run_id[:8]} is suspended: {question}; answer with "
+        "await agent.resume(error.token, triage.approve())"
+        + (f", or: triage approve {shlex.quote(session.run_id)}" if session.config.durable else ""),
         context,
         token=token,
         question=question,

@@ -17,7 +17,6 @@ from itertools import groupby
 from typing import Any, Literal, TypeAlias, assert_never, get_args
 
 import anyio
-from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.classifiers import PROSE, endpoint_of, provider_of
@@ -39,6 +38,7 @@ from triage.core import (
     to_json,
 )
 from triage.core.asking import in_worker
+from triage.core.constructors import Struct
 from triage.core.escaping import UNSEEN
 from triage.core.notebook import lines
 from triage.core.patterns import Pattern

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
 from triage.core import (
     UNSAFE,
     Action,
@@ -27,6 +25,7 @@ from triage.core import (
     label_of,
     texts_within,
 )
+from triage.core.constructors import Struct
 
 from .event_loop import CANCELLATIONS
 

@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
-from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.core import (
@@ -47,6 +46,7 @@ from triage.core import (
 )
 from triage.core.asking import scheduler
 from triage.core.messages.base import with_receipts
+from triage.core.constructors import Struct
 from triage.strategies import Limits
 
 from .event_loop import Cancellations, current_caller, current_task, is_large

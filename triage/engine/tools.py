@@ -132,6 +132,11 @@ def read_function(function: Any, *, bound: bool) -> Function:
     Raises UsageError if it cannot be called with a task.
     """
     name = getattr(function, "__qualname__", type(function).__name__)
+    if inspect.isclass(function):
+        raise UsageError(
+            f"an agent must be a function, not the class {name}; give a method of an instance, or "
+            f"triage.wrap({name}(…)) for an agent of a framework"
+        )
     if not callable(function):
         raise UsageError(f"an agent must be a function, not {type(function).__name__}")
     try:

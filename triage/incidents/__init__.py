@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from triage.core.constructors import check_constructors
+
 from .desk import IncidentDesk
 from .handling import recovers
 from .lifecycle import Lifecycle
@@ -58,3 +60,5 @@ __all__ = [
     "recovers",
     "signature_fits",
 ]
+
+check_constructors(globals())

@@ -11,6 +11,8 @@ engine of `Agent`.
 
 from __future__ import annotations
 
+from triage.core.constructors import check_constructors
+
 from .answers import Approval, answer_in, asked_in, request_in, unsafe_effects
 from .approval import (
     ApprovalAnswer,
@@ -94,3 +96,5 @@ __all__ = [
     "unsafe_effects",
     "validate",
 ]
+
+check_constructors(globals())

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .sqlite import SQLiteStore, translated
 
 from triage.core import dump, dumps, lazily, load, loads
+from triage.core.constructors import check_constructors
 
 from .base import OPEN, Claim, RunInfo, Store, is_progress, ticks
 from .memory import MemoryStore
@@ -65,3 +66,5 @@ __getattr__, __dir__ = lazily(
         "sqlite": ("SQLiteStore", "translated"),
     },
 )
+
+check_constructors(globals())

@@ -54,6 +54,8 @@ def _opened_from(text: str) -> ThreadedStore:
     make = _SCHEMES.get(scheme) if colon else None
     if make is None:
         guess = nearest(scheme, _SCHEMES)
+        if not colon:
+            guess = f"did you mean {f'sqlite:///{redact(text)}'!r}?"
         raise UsageError(
             f'store {redact(text)!r} is not known; write "memory:", "sqlite:///runs.db", '
             f'"postgresql://…", "redis://…" or give a Store{guess and f"; {guess}"}'

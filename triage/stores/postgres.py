@@ -61,7 +61,7 @@ class PostgresStore(ThreadedStore):
             raise misuse("PostgresStore.schema", schema, wanted)
         if _missing is not None:
             raise UsageError(
-                f"a store in Postgres needs psycopg ({_missing}): pip install triage-recovery[postgres]"
+                f"a store in Postgres needs psycopg ({_missing}): pip install 'triage-recovery[postgres]'"
             ) from _missing
         try:
             given = conninfo_to_dict(url)

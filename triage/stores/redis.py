@@ -78,7 +78,7 @@ class RedisStore(ThreadedStore):
         check_number("RedisStore.timeout", timeout, "seconds", above=True)
         if _missing is not None:
             raise UsageError(
-                f"a store in Redis needs redis ({_missing}): pip install triage-recovery[redis]"
+                f"a store in Redis needs redis ({_missing}): pip install 'triage-recovery[redis]'"
             ) from _missing
         try:
             given: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call] # redis has no types for it

@@ -6,6 +6,8 @@ values: frozen, comparable, and printed as they are written.
 
 from __future__ import annotations
 
+from triage.core.constructors import check_constructors
+
 from .asking import ask_again, break_loop, repair_arguments, shrink_context
 from .base import Strategy, always
 from .gates import (
@@ -92,3 +94,5 @@ __all__ = [
     "warn_of_retries_in",
     "within_budget",
 ]
+
+check_constructors(globals())

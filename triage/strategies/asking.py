@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, ClassVar, TypeAlias
 
-from msgspec import Struct
-
 from triage.core import (
     MAX_FIELDS,
     UNSAFE,
@@ -31,6 +29,7 @@ from triage.core import (
     quote,
     redact,
 )
+from triage.core.constructors import Struct
 from triage.core.patterns import Pattern
 
 from .base import (

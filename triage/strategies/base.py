@@ -8,8 +8,6 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from msgspec import Struct
-
 from triage.core import (
     ACTIONS,
     DELAYED,
@@ -28,9 +26,11 @@ from triage.core import (
     Step,
     UsageError,
     check_takes,
+    closest,
     misuse,
     words_of,
 )
+from triage.core.constructors import Struct
 
 Answer: TypeAlias = Action | Awaitable[Action]
 Strategy: TypeAlias = Callable[[FailureContext], Answer]
@@ -99,7 +99,9 @@ def as_strategy(field: str, value: object) -> Strategy:
         remedy = f"make one: {value.__name__}(…)"
         raise UsageError(f"{field} must be {wanted}, not the class {value.__name__}; {remedy}")
     if not callable(value):
-        raise misuse(field, value, wanted)
+        names = [action.__name__ for action in ACTIONS]
+        meant = closest(value, names) if isinstance(value, str) else None
+        raise misuse(field, value, wanted, "" if meant is None else f"did you mean {meant}()?")
     check_takes(field, value, wanted, "the context")
     return cast("Strategy", value)
 

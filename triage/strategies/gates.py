@@ -19,7 +19,6 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Final, Protocol, cast, runtime_checkable
 
-from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from triage.core import (
@@ -38,6 +37,7 @@ from triage.core import (
     misuse,
     quote,
 )
+from triage.core.constructors import Struct
 from triage.core.waiting import Waits
 
 from .base import Answer, Strategy, as_strategy, named, nothing_new, then

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from triage.core import (
@@ -30,6 +29,7 @@ from triage.core import (
     check_word,
     misuse,
 )
+from triage.core.constructors import Struct
 
 from .base import outage_repeats
 from .prices import Prices, built_in

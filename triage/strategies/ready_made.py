@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
-from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from triage.core import (
@@ -37,6 +36,7 @@ from triage.core import (
     texts_within,
     words_of,
 )
+from triage.core.constructors import Struct
 from triage.core.patterns import Pattern
 
 from .base import (

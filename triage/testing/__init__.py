@@ -9,6 +9,8 @@ See docs/testing.md.
 
 from __future__ import annotations
 
+from triage.core.constructors import check_constructors
+
 from . import faults
 from .agents import (
     LAST,
@@ -61,3 +63,5 @@ __all__ = [
     "waits",
     "when_told",
 ]
+
+check_constructors(globals())

@@ -9,7 +9,11 @@
 
 from __future__ import annotations
 
+from triage.core.constructors import check_constructors
+
 from .app import app
 from .security import LOOPBACK, Login, Person, Role, Who, check_bind
 
 __all__ = ["LOOPBACK", "Login", "Person", "Role", "Who", "app", "check_bind"]
+
+check_constructors(globals())

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from triage.adapters.fleet import Fleet as _Fleet
 from triage.adapters.fleet import Place, Queue, Worker, postgres_of
 from triage.core import Deduplicated
+from triage.core.constructors import check_constructors
 from triage.engine import AgentLike
 from triage.stores import Store
 
@@ -41,3 +42,6 @@ class Fleet(_Fleet):
         kept = postgres_of(store)
         engine = DBOSEngine(kept, name=name, version=version)
         super().__init__(agents, kept, engine=engine, queues=queues, lease_s=lease_s)
+
+
+check_constructors(globals())

@@ -7,6 +7,7 @@ This package holds the code they share, and the protocol that another engine wou
 from __future__ import annotations
 
 from triage.core import Deduplicated
+from triage.core.constructors import check_constructors
 
 from .database import Database, in_thread, rows_from, unavailable
 from .engine import (
@@ -42,3 +43,5 @@ __all__ = [
     "rows_from",
     "unavailable",
 ]
+
+check_constructors(globals())

@@ -18,7 +18,7 @@ try:
     from psycopg.rows import tuple_row
 except ImportError as error:
     raise UsageError(
-        f"a fleet needs psycopg ({error}): pip install triage-recovery[postgres]"
+        f"a fleet needs psycopg ({error}): pip install 'triage-recovery[postgres]'"
     ) from error
 
 T = TypeVar("T")

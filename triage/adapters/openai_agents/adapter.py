@@ -24,6 +24,14 @@ from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 import anyio
+
+from triage.adapters.extras import missing
+
+try:
+    import agents  # noqa: F401 - the first of its imports
+except ImportError as error:
+    raise missing("openai-agents", error) from error
+
 import openai
 from agents import (
     Agent,

@@ -12,6 +12,13 @@ from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
 
+from triage.adapters.extras import missing
+
+try:
+    import agents  # noqa: F401 - the first of its imports
+except ImportError as error:
+    raise missing("openai-agents", error) from error
+
 from agents import (
     ItemHelpers,
     Model,

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from triage.core.constructors import check_constructors
+
 from .export import NotExported, check_target, export, export_run, read_tree, tree_of
 from .metrics import CONTENT_TYPE, Metrics, StoreMetrics
 from .names import VERSIONS, Names, names_of
@@ -38,3 +40,5 @@ __all__ = [
     "tree_of",
     "wants_content",
 ]
+
+check_constructors(globals())

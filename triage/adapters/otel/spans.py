@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import msgspec
-
 from triage.core import Event, RunStarted
+from triage.core.constructors import Struct
 
 from .names import Instrument
 
@@ -25,7 +24,7 @@ class SpanRef(NamedTuple):
     span: str = ""
 
 
-class Link(msgspec.Struct, frozen=True):
+class Link(Struct, frozen=True):
     """A link to an earlier span. kind: `takes_over`, `resumes`, `forks`, `goes_on` or `paid_by`."""
 
     trace: str
@@ -33,7 +32,7 @@ class Link(msgspec.Struct, frozen=True):
     kind: str
 
 
-class SpanData(msgspec.Struct, frozen=True):
+class SpanData(Struct, frozen=True):
     """A span that has ended.
 
     seq: position in the journal of the event that began it. start, end: nanoseconds since the epoch.
@@ -54,7 +53,7 @@ class SpanData(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class LogData(msgspec.Struct, frozen=True):
+class LogData(Struct, frozen=True):
     """A log event.
 
     trace, span: the ids of the span that it belongs to; `span` is empty if none is open. time: nanoseconds

@@ -136,7 +136,7 @@ class Telemetry:
             if not (error.name or "").startswith("opentelemetry"):
                 raise
             raise UsageError(
-                "Telemetry needs opentelemetry-api: pip install triage-recovery[otel]"
+                "Telemetry needs opentelemetry-api: pip install 'triage-recovery[otel]'"
             ) from None
         check_count("Telemetry.limit", limit, 1)
         self._content = wants_content(content)

@@ -36,7 +36,7 @@ try:
     from procrastinate.worker import Worker
 except ImportError as error:
     raise UsageError(
-        f"this fleet needs procrastinate ({error}): pip install triage-recovery[procrastinate]"
+        f"this fleet needs procrastinate ({error}): pip install 'triage-recovery[procrastinate]'"
     ) from error
 
 RUN = "triage.run"
