@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from store_kinds import missing
 ROOT = Path(__file__).parents[1]
 REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")
 UNSOLVABLE = 1
+ENVIRONMENT = dict(os.environ)
+"""That of the caller, with its certificates: fixtures change it."""
 
 
 def pins(text: str) -> dict[str, str]:
@@ -28,7 +31,9 @@ def test_the_constraints_hold_and_name_every_package(version: str) -> None:
         "--all-extras", "--group", "dev", "--group", "demo",
         "--constraint", "constraints.txt", "--python-version", version,
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
     if done.returncode not in (0, UNSOLVABLE):
         missing("a package index, or uv", OSError(done.stderr[-300:]))
     assert done.returncode == 0, done.stderr

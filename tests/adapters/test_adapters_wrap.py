@@ -42,8 +42,9 @@ def test_an_object_that_no_adapter_knows_is_refused_with_the_way_out() -> None:
 
 
 def test_a_function_and_a_client_are_shown_their_own_way() -> None:
-    with pytest.raises(UsageError, match=r"wrapped by triage.Agent"):
-        triage.wrap(lambda task: task)  # type: ignore[call-overload]
+    assert triage.wrap(lambda task: task).run_sync(7) == 7
+    with pytest.raises(UsageError, match=r"effects and trust_hints are for agents of frameworks"):
+        triage.wrap(lambda task: task, effects={"pay": "once"})
     with pytest.raises(UsageError, match=r"triage.adapters.openai.record\(client\)"):
         triage.wrap(openai.OpenAI(api_key="x"))  # type: ignore[call-overload]
 

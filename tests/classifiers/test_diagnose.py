@@ -143,7 +143,7 @@ def test_diagnose_refuses_what_it_cannot_use() -> None:
     with pytest.raises(TypeError, match="asynchronous classifier Later"):
         diagnose(ValueError("x"), classifier=Later())
     with pytest.raises(TypeError, match=r"diagnose\(\) error"):
-        diagnose("text")  # type: ignore[arg-type] # the wrong type is the test
+        diagnose(3)  # type: ignore[arg-type] # the wrong type is the test
     with pytest.raises(TypeError, match="steps item"):
         diagnose(None, [{"action": "x"}])  # type: ignore[list-item] # the wrong type is the test
 

@@ -162,12 +162,11 @@ def wrap(
     and as `Agent` does.
     """
     if adapter is None and isinstance(target, FunctionType | MethodType):
-        given = Agent(target, policy, result_type=result_type, **options)
         if effects is not None or trust_hints is not False:
             raise UsageError(
                 "effects and trust_hints are for agents of frameworks; use @triage.tool"
             )
-        return given
+        return Agent(target, policy, result_type=result_type, **options)
     if adapter is None:
         adapter = adapter_of(target)
     elif not (isinstance(adapter, type) and issubclass(adapter, Adapter)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
 from pydantic import TypeAdapter
@@ -57,6 +57,8 @@ def manifest_of(tools: Any) -> Mapping[str, Schema | None]:
     if isinstance(tools, Mapping):
         for key, value in tools.items():
             entries[_name(key)] = _schema(key, value)
+    elif isinstance(tools, str | bytes) or not isinstance(tools, Iterable):
+        raise misuse("tools", tools, "a list or a mapping of tools", "write [tool]")
     else:
         for tool in tools:
             name, schema = _entry(tool)

@@ -43,7 +43,7 @@ from triage.core import (
     json_text,
     logger,
     plain_noting,
-    redact_value,
+    redact,
     span,
     to_json,
 )
@@ -174,7 +174,7 @@ def first_answer(events: Sequence[Event], question: str) -> FirstAnswer | None:
                 said = f"{said}: {reason}" if reason else said
                 given = FirstAnswer(event.by, event.time, said)
             case CallFinished(step=None):
-                result = json_text(redact_value(to_json(event.result)))
+                result = json_text(redact(to_json(event.result)))
                 given = FirstAnswer("", event.time, f"it happened: {result}")
             case RunResumed():
                 said = _said(event.action) if given is None else given.said
