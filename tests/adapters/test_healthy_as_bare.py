@@ -185,7 +185,7 @@ async def pydantic_stream(world: World, line: Wire, hear: Hear, *, wrapped: bool
             told = _EVENT.dump_python(event)
             hear((type(event).__name__, without(told, "timestamp")))
 
-    run = triage.wrap(agent, effects=world.effects).run if wrapped else agent.run
+    run: Any = triage.wrap(agent, effects=world.effects).run if wrapped else agent.run
     await run(TASK, event_stream_handler=handler)
 
 

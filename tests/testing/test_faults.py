@@ -136,7 +136,7 @@ def test_what_is_refused_for_safety_cannot_be_made_harmless() -> None:
 
 
 def test_a_keyword_no_fault_takes_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="takes no 'user_mesage'; it takes user_message"):
+    with pytest.raises(UsageError, match="Fault has no 'user_mesage'; did you mean 'user_message'"):
         Fault("x", user_mesage="y")  # type: ignore[call-arg] # what is tested
 
 

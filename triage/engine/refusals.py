@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.core import (
@@ -26,6 +25,7 @@ from triage.core import (
     is_reused,
     plain,
 )
+from triage.core.constructors import Struct
 
 from .call_keys import tally
 from .journal import Session
