@@ -70,7 +70,7 @@ def takes_no_time(value: Any) -> bool:
         return all(map(takes_no_time, value.values()))
     if kind.__module__ == "builtins" or isinstance(value, ACTIONS):
         return not callable(value)
-    if not kind.__module__.startswith("triage."):
+    if isinstance(value, type) or not kind.__module__.startswith("triage."):
         return False
     if isinstance(value, Enum):
         return True
