@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 import anyio
+
 from .extras import missing
 
 try:
