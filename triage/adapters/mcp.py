@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, cast, overload
 
 import anyio
 
@@ -141,7 +141,7 @@ def record(
             raise UsageError(str(error)) from None
     tools = _Tools(known, trusted=trusted, prefix=prefix, infer=infer_effects)
     if not isinstance(session, _KINDS):
-        return Reopening(session, tools)
+        return Reopening(cast("Factory", session), tools)
     return _recorded_kind(type(session))(session, tools)
 
 
