@@ -51,7 +51,7 @@ def play(contestant: Any, *wanted: Task) -> list[Line]:
 def of_each_kind() -> list[list[Line]]:
     """The bare agent, the bare agent where nothing goes wrong, and one that starts over."""
     kept = ("greedy", "room", "bad_file", "stale", "bug")
-    unseen = ("tool_error_as_answer", "broken_tool_with_a_substitute")
+    unseen = ("tool_error_as_answer", "broken_tool_with_a_substitute", "list_of_failures")
     recoverable = [t for t in ONE_OF_EACH if t.group == "recoverable"]
     whole = [
         replace(

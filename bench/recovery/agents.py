@@ -24,6 +24,7 @@ WANTS = {
     "buy": "Buy {item} in {place} and answer receipt and price.",
     "buy_then_read": "Buy {item} in {place}, then read its note; answer receipt, price and code.",
     "two": "Buy {item} and {other} in {place}; answer receipts and what both cost.",
+    "batch": "Take every {noun} in {place} and answer how many were ordered, and which failed.",
     "poll": "Wait until job-1 is done and answer its value.",
     "twice": "Look at {item} in {place}, at {other}, and at {item} again; answer its price.",
     "handled": "Look at the {noun} of yesterday, and if it is gone at {item} in {place}.",
@@ -113,6 +114,7 @@ def expected_keys(task: Task) -> tuple[str, ...]:
         "code": ("id", "code"),
         "buy": ("receipt", "price"),
         "two": ("receipt", "price"),
+        "batch": ("ordered", "failed"),
         "buy_then_read": ("receipt", "price", "code"),
         "audit": ("items", "price"),
     }.get(task.shape, ("id", "price"))

@@ -282,6 +282,11 @@ def loop_of_polls(d: Domain, rng: random.Random) -> list[Variant]:
 
 
 @kind("recoverable")
+def list_of_failures(d: Domain, rng: random.Random) -> list[Variant]:
+    return [v("batch", slip=Slip("final", "hides", "told"), wasted=1)]
+
+
+@kind("recoverable")
 def invented_value(d: Domain, rng: random.Random) -> list[Variant]:
     return [
         v("price", "grounded", slip=Slip("final", "invented"), wasted=1),
@@ -578,7 +583,15 @@ def long_tasks(d: Domain, rng: random.Random) -> list[Variant]:
 
 @kind("healthy")
 def polling(d: Domain, rng: random.Random) -> list[Variant]:
-    return [v("poll", "int", options={"polls": rng.choice((3, 6, 9, 14)), "turns": 20})]
+    return [
+        v("poll", "int", options={"polls": rng.choice((3, 6, 9, 14)), "turns": 20}),
+        v("poll", "int", options={"polls": 40, "turns": 60, "still": True}),
+    ]
+
+
+@kind("healthy")
+def batches(d: Domain, rng: random.Random) -> list[Variant]:
+    return [v("batch")]
 
 
 @kind("healthy")

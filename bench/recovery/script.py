@@ -357,6 +357,18 @@ def two(model: Model, view: View) -> Move:
     return model.say({"receipt": " and ".join(receipts), "price": total})
 
 
+def batch(model: Model, view: View) -> Move:
+    """Take all items of a place in one call, of which the last is sold out, and say how many there are."""
+    found = _search(model, view)
+    if isinstance(found, Move):
+        return found
+    ids = ",".join(str(row["id"]) for row in found)
+    done = view.got("order_all", item_ids=ids)
+    if done is MISSING:
+        return Move("act", (("order_all", {"item_ids": ids}),))
+    return model.say({"ordered": len(done["receipts"]), "failed": done["failed"]})
+
+
 def poll(model: Model, view: View) -> Move:
     """Ask for a status until it is done."""
     tool = model.domain.status
@@ -402,8 +414,8 @@ def nobody(model: Model, view: View) -> Move:
 SHAPES: dict[str, Callable[[Model, View], Move]] = {
     made.__name__: made
     for made in (
-        price, code, cheapest, compare, audit, trip, buy, buy_then_read, two, poll, twice, handled,
-        nobody,
+        price, code, cheapest, compare, audit, trip, buy, buy_then_read, two, batch, poll, twice,
+        handled, nobody,
     )
 }  # fmt: skip
 
@@ -466,6 +478,12 @@ def _invented(model: Model, view: View, move: Move) -> Move:
 def _over_budget(model: Model, view: View, move: Move) -> Move:
     dear = max(model.there(), key=lambda item: item.price)
     return replace(move, text=json.dumps({**move.data, "id": dear.id, "price": dear.price}))
+
+
+def _hides(model: Model, view: View, move: Move) -> Move:
+    """Say that all went well."""
+    count = move.data["ordered"] + len(move.data["failed"])
+    return replace(move, text=json.dumps({"ordered": count, "failed": []}))
 
 
 def _no_option(model: Model, view: View, move: Move) -> Move:
@@ -548,6 +566,7 @@ SLIPS: dict[str, Callable[[Model, View, Move], Move]] = {
     "over_budget": _over_budget,
     "incomplete": _missing_key,
     "no_option": _no_option,
+    "hides": _hides,
     "echo": _echo,
     "echo_after_error": _echo_after_error,
     "cut_label": _cut_label,

@@ -169,7 +169,7 @@ def provide(play: Play, body: dict[str, Any]) -> Reply:
     return _completion(play, move, len(messages))
 
 
-def serve(play: Play, tool: str, given: dict[str, Any]) -> Reply:  # noqa: C901, PLR0911 - a table of paths
+def serve(play: Play, tool: str, given: dict[str, Any]) -> Reply:  # noqa: C901, PLR0911, PLR0912 - a table of paths
     """Do what a tool asks of the service."""
     world, domain = play.world, play.world.domain
     world.clock.now += TOOL_SECONDS
@@ -216,9 +216,14 @@ def serve(play: Play, tool: str, given: dict[str, Any]) -> Reply:  # noqa: C901,
         if fault:
             return DROP
         return _reply(200, {"receipt": receipt})
+    if tool == "order_all":
+        *ids, sold_out = given["item_ids"].split(",")
+        prices = {item.id: item.price for item in world.items}
+        receipts = [world.order(one, prices[one], "") for one in ids]
+        return _reply(200, {"receipts": receipts, "failed": [sold_out]})
     if tool == domain.status:
         if given["job"] == "stuck":
-            return _reply(200, {"job": "stuck", "state": "queued", "progress": 0})
+            return _reply(200, {"job": "stuck", "progress": 0})
         play.met["status"] += 1
         at = play.met["status"]
         wanted = int(play.task.options.get("polls", 4))
@@ -226,6 +231,8 @@ def serve(play: Play, tool: str, given: dict[str, Any]) -> Reply:  # noqa: C901,
             return _reply(
                 200, {"job": given["job"], "state": "done", "value": 100 + play.task.seed}
             )
+        if play.task.options.get("still"):
+            return _reply(200, {"job": given["job"], "state": "running"})
         progress = round(100 * at / wanted)
         return _reply(200, {"job": given["job"], "state": "running", "progress": progress})
     return _reply(404, {"detail": f"no such path {tool}"})

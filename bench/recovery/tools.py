@@ -47,7 +47,7 @@ class Kit:
         }
 
 
-def tools_of(play: Play, url: str, closed: str, http: httpx.AsyncClient) -> list[Kit]:  # noqa: C901 - six tools, one after the other
+def tools_of(play: Play, url: str, closed: str, http: httpx.AsyncClient) -> list[Kit]:  # noqa: C901, PLR0915 - the tools, one after the other
     """The tools, which speak to this play of the service at `url`; nobody listens at `closed`."""
     world, domain = play.world, play.world.domain
     base = f"{url}/{play.id}"
@@ -110,6 +110,11 @@ def tools_of(play: Play, url: str, closed: str, http: httpx.AsyncClient) -> list
         response.raise_for_status()
         return dict(response.json())
 
+    async def order_all(item_ids: str) -> dict[str, Any]:
+        response = await http.post(f"{base}/order_all", json={"item_ids": item_ids})
+        response.raise_for_status()
+        return dict(response.json())
+
     texts: dict[Any, tuple[str, str, str]] = {
         search: (domain.search, f"List the {domain.noun}s of a place.", "read"),
         backup: (
@@ -120,6 +125,7 @@ def tools_of(play: Play, url: str, closed: str, http: httpx.AsyncClient) -> list
         detail: (domain.detail, f"Give what is known of a {domain.noun}.", "read"),
         note: (domain.note, f"Read the note that belongs to a {domain.noun}.", "read"),
         act: (domain.act, f"Pay for a {domain.noun} and take it.", "once"),
+        order_all: ("order_all", f"Take several {domain.noun}s, by ids with commas.", "once"),
         status: (domain.status, "Say how far a job is.", "read"),
     }
     kits = []

@@ -154,6 +154,12 @@ HEALTHY = (
         ),
         did("send_batch", {"Successful": [{"Id": "b"}], "Failed": []}, ids=["b"]),
     ),
+    case(
+        "looked_up_after_it_raised",
+        "The invoice is paid.",
+        did_fail("pay", "RuntimeError: no reply", invoice="I-7"),
+        read("get_payment", {"invoice": "I-7", "status": "paid"}, invoice="I-7"),
+    ),
     # Nothing has failed, in many spellings.
     case("errors_empty", "Imported.", did("import_rows", {"imported": 7, "errors": []})),
     case("failed_zero", "Sent.", did("send_all", {"sent": 7, "failed": 0})),
