@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, cast
 from .extras import missing
 
 try:
-    import langchain_core  # noqa: F401 - the first of its imports
+    import langchain_core  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
 except ImportError as error:
     raise missing("langgraph", error) from error
 

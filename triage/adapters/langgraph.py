@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 from .extras import missing
 
 try:
-    import langgraph  # noqa: F401 - the first of its imports
+    import langgraph  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
 except ImportError as error:
     raise missing("langgraph", error) from error
 

@@ -26,7 +26,7 @@ import anyio
 from .extras import missing
 
 try:
-    import mcp  # noqa: F401 - the first of its imports
+    import mcp  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
 except ImportError as error:
     raise missing("mcp", error) from error
 

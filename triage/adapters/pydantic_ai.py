@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Self, TypeGuard
 from .extras import missing
 
 try:
-    import pydantic_ai  # noqa: F401 - the first of its imports
+    import pydantic_ai  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
 except ImportError as error:
     raise missing("pydantic-ai", error) from error
 

@@ -289,7 +289,7 @@ def question_at(events: Sequence[Event]) -> Question | None:
         if isinstance(event, AttemptStarted | RunResumed):
             return None
         if isinstance(event, ApprovalAsked) and event.kind == "call":
-            payload = {**event.payload, "calls": abouts_in(event)}
+            payload: dict[str, Any] = {**event.payload, "calls": abouts_in(event)}
             return Question(key=event.subject, text=event.question, **payload)
     return None
 
@@ -762,7 +762,7 @@ async def rule(run: Recorder, asked: Guarded) -> None:
 
 
 @contextmanager
-def _watched(run: Recorder, asked: Guarded) -> Iterator[None]:
+def _watched(run: Recorder, asked: Guarded) -> Generator[None]:
     """Log once that a call waits for its guard, if that takes longer than 2 s."""
     left = run.session.attempt_seconds_left()
     most = min(deadline_of(asked.guard.decide), math.inf if left is None else left)

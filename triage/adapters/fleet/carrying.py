@@ -147,12 +147,12 @@ class Runs:
                 return {"status": await self._tried(job)}
             except RunBusy as busy:
                 why = "another worker holds its lease"
-                most, remedy = (
-                    "until that lease is over or the run has ended",
-                    "Durability(lease_s=…)",
-                )
+                most = "until that lease is over or the run has ended"
+                remedy = "Durability(lease_s=…)"
                 pause = min(LONGEST_S, max(SHORTEST_S, busy.wait_s))
             except MOVED:
+                why = "another process has taken the run on"
+                most, remedy = "until the run has ended", "one worker or process for each run"
                 pause = SHORTEST_S
             except PASSING as error:
                 why = f"the store failed with {type(error).__name__} {quote(str(error))}"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from triage.adapters.extras import missing
 
 try:
-    import agents  # noqa: F401 - the first of its imports
+    import agents  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
 except ImportError as error:
     raise missing("openai-agents", error) from error
 
