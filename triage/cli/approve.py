@@ -78,7 +78,7 @@ def approve_run(
     ] = None,
     ask_again: Annotated[
         bool,
-        Parameter(group=_ANSWER, help="With --reject: ask about the same call again if it comes."),
+        Parameter(help="With --reject: ask about the same call again if it comes."),
     ] = False,
     plan: Annotated[
         str | None,

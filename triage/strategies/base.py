@@ -72,7 +72,7 @@ def takes_no_time(value: Any) -> bool:
         return not callable(value)
     if isinstance(value, type) or not kind.__module__.startswith("triage."):
         return False
-    if isinstance(value, Enum):
+    if isinstance(value, Enum) or getattr(kind, "takes_no_time", False):
         return True
     names = getattr(kind, "__struct_fields__", None)
     fields = [getattr(value, name) for name in names] if names else vars(value).values()

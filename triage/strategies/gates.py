@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from threading import RLock
-from typing import Final, Protocol, cast, runtime_checkable
+from typing import ClassVar, Final, Protocol, cast, runtime_checkable
 
 from msgspec.structs import force_setattr, replace
 
@@ -293,6 +293,9 @@ class RetryBudget:
     >>> budget.take("openai"), budget.take("openai"), budget.take("anthropic")
     (None, inf, None)
     """
+
+    takes_no_time: ClassVar[bool] = True
+    """A strategy may ask it in the event loop: it calls nothing of a user's but the clock."""
 
     def __init__(
         self,

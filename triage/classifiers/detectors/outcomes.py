@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triage.core import Effect, Step, names_a_change
+from triage.core.messages.base import STAND_INS
 from triage.core.patterns import Pattern
 
 from .arguments import gives
@@ -196,6 +197,8 @@ def changes(step: Step) -> bool:
 
 def _outcome(step: Step) -> _Outcome | None:
     """What a call came to; None where nothing says that any of it failed."""
+    if step.error in STAND_INS:
+        return None
     if step.error is not None:
         kind = step.exception_type or ""
         said = f"{kind}: {step.error}" if kind else step.error

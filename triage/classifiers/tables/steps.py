@@ -186,7 +186,7 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(*(call("state", {"id": "PX-1", "attempt": at}, f"{at} %") for at in range(5))),
     ),
     "steps.past_loop": (
-        run(*[_SEARCH] * 3, _DONE, failed=True),
+        run(*[_SEARCH] * 3, _ORDERS, _DONE, failed=True),
         run(*[_SEARCH] * 2, _DONE, failed=True),
     ),
     "steps.post_mortem": (
@@ -194,7 +194,7 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(_SEARCH, _OPEN),
     ),
     "steps.too_long": (
-        run(_OPEN, _overflow("dropped")),
+        run(_OPEN, _overflow("trimmed")),
         run(_OPEN, _overflow("sent")),
     ),
     "steps.made_up_argument": (

@@ -284,6 +284,8 @@ NOT_MADE = "This call was not made: the work was stopped before it began."
 """Replaces the result of a call that never began."""
 UNDONE = "This call was made, and what it did has been undone since."
 """Replaces the result of a call that a compensator has undone."""
+STAND_INS = frozenset({LOST, NOT_MADE, UNDONE})
+"""Texts in place of a result. None of them says that the tool failed."""
 
 
 class Outcome(Struct, frozen=True):
