@@ -348,7 +348,7 @@ async def test_a_tool_is_told_of_once_however_often_it_is_called() -> None:
 
 def test_what_is_no_session_is_refused() -> None:
     with pytest.raises(UsageError, match="a Client, ClientSession or ClientSessionGroup"):
-        record("http://localhost:8000/mcp")  # type: ignore[type-var] # the wrong type is the test
+        record("http://localhost:8000/mcp")  # type: ignore[call-overload] # the wrong type is the test
     bank = Bank()
     with pytest.raises(UsageError, match=r"record\(effects=\{'look': …\}\)"):
         record(Client(bank.server), effects={"look": "safe"})
