@@ -7,15 +7,19 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
 import pytest
 
 
-def table(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any], Callable[..., Any]]:
+def table(
+    names: str | tuple[str, ...], rows: Iterable[Any], *, at_once: bool = False
+) -> Callable[[Any], Callable[..., Any]]:
     """Run a test for each row, as `pytest.mark.parametrize` does, but as one test.
 
     names: the parameters that a row fills. Other parameters are fixtures, which the rows share; but each
     row gets a folder of its own as `tmp_path`, and a `caplog` and a `capsys` that hold nothing yet. Tables
-    can be stacked. Raises a BaseExceptionGroup with the errors of all rows that fail. If none does, but a
+    can be stacked. at_once: run the rows of an async test beside each other, for tests that wait for the
+    wall clock; only for rows that share no `caplog` or `capsys`, and patch nothing. Raises a BaseExceptionGroup with the errors of all rows that fail. If none does, but a
     row is skipped, the test counts as skipped.
     """
     known = names.replace(",", " ").split() if isinstance(names, str) else list(names)
@@ -31,9 +35,18 @@ def table(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any], 
 
         async def each_async(*instance: Any, **fixtures: Any) -> None:
             cases = Cases(given, fixtures)
-            for row in cases:
+
+            async def run(row: dict[str, Any]) -> None:
                 with cases.noted(row):
                     await test(*instance, **row)
+
+            if at_once:
+                async with anyio.create_task_group() as group:
+                    for row in cases:
+                        group.start_soon(run, row)
+            else:
+                for row in cases:
+                    await run(row)
             cases.end()
 
         made: Any = each_async if inspect.iscoroutinefunction(test) else each

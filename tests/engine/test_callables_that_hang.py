@@ -20,6 +20,12 @@ from triage.strategies import chain, sequence, shrink_context
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each function of a table that hangs: the rows wait at once, and not for each other."""
+    monkeypatch.setattr("triage.core.asking.THREADS", 40)
+
+
 @pytest.fixture
 def released() -> Iterator[threading.Event]:
     event = threading.Event()
@@ -100,7 +106,7 @@ async def ended(agent: Agent[str]) -> TriageError:
     return caught.value
 
 
-@table(("name", "way"), itertools.product(DECIDING, ("async", "sync", "awaitable")))
+@table(("name", "way"), itertools.product(DECIDING, ("async", "sync", "awaitable")), at_once=True)
 async def test_what_decides_is_given_up_at_the_deadline_and_the_diagnosis_kept(
     name: str, way: str, released: threading.Event
 ) -> None:
@@ -115,7 +121,9 @@ async def test_what_decides_is_given_up_at_the_deadline_and_the_diagnosis_kept(
     assert "deadline" in str(error) or "limit reached" in str(error)
 
 
-@table(("name", "way"), itertools.product(("verify", "constraint"), ("async", "sync")))
+@table(
+    ("name", "way"), itertools.product(("verify", "constraint"), ("async", "sync")), at_once=True
+)
 async def test_a_check_is_given_up_at_the_deadline(
     name: str, way: str, released: threading.Event
 ) -> None:
@@ -137,7 +145,7 @@ async def test_a_check_is_given_up_at_the_deadline(
     assert error.context.diagnosis.cause is Cause.LIMIT or "took longer" in str(error)
 
 
-@table(("way", "where"), itertools.product(("async", "sync"), ("loop", "thread")))
+@table(("way", "where"), itertools.product(("async", "sync"), ("loop", "thread")), at_once=True)
 async def test_a_guard_is_given_up_at_the_deadline_and_its_call_asked_about(
     way: str, where: str, released: threading.Event
 ) -> None:

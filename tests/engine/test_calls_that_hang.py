@@ -115,7 +115,7 @@ def inside_in_thread(released: threading.Event, effect: str) -> Function:
 
 
 KINDS = (in_loop, in_thread, in_sync_agent, beside_others, swallowing, inside, inside_in_thread)
-LIMITS = (Limits(seconds=1), Limits(attempt_seconds=0.3), Limits(stall_seconds=0.3))
+LIMITS = (Limits(seconds=2), Limits(attempt_seconds=1), Limits(stall_seconds=1))
 
 
 def store_in(kind: str, folder: Path) -> Store:
@@ -128,7 +128,7 @@ async def asked(run: Callable[[], Awaitable[Any]]) -> TriageSuspendedError:
     return caught.value
 
 
-@table(("make", "limits"), itertools.product(KINDS, LIMITS))
+@table(("make", "limits"), itertools.product(KINDS, LIMITS), at_once=True)
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_a_call_that_hangs_past_a_limit_is_asked_about(
     make: Any, limits: Limits, kind: str, released: threading.Event, tmp_path: Path
@@ -143,7 +143,7 @@ async def test_a_call_that_hangs_past_a_limit_is_asked_about(
     assert info.status == "suspended"
 
 
-@table("make", [in_loop, in_thread, in_sync_agent, swallowing])
+@table("make", [in_loop, in_thread, in_sync_agent, swallowing], at_once=True)
 async def test_the_answer_is_taken_and_the_call_not_repeated(
     make: Any, released: threading.Event
 ) -> None:
@@ -154,7 +154,7 @@ async def test_the_answer_is_taken_and_the_call_not_repeated(
     assert result == "paid"
 
 
-@table("make", KINDS)
+@table("make", KINDS, at_once=True)
 async def test_a_run_that_asks_nobody_escalates_with_the_question(
     make: Any, released: threading.Event
 ) -> None:
