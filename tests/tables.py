@@ -18,9 +18,9 @@ def table(
 
     names: the parameters that a row fills. Other parameters are fixtures, which the rows share; but each
     row gets a folder of its own as `tmp_path`, and a `caplog` and a `capsys` that hold nothing yet. Tables
-    can be stacked. at_once: run the rows of an async test beside each other, for tests that wait for the
-    wall clock; only for rows that share no `caplog` or `capsys`, and patch nothing. Raises a BaseExceptionGroup with the errors of all rows that fail. If none does, but a
-    row is skipped, the test counts as skipped.
+    can be stacked. at_once: start the rows of an async test together, so that they wait for the wall clock
+    once; not for rows that use `caplog` or `capsys`, or patch something. Raises a BaseExceptionGroup with
+    the errors of all rows that fail. If none does, but a row is skipped, the test counts as skipped.
     """
     known = names.replace(",", " ").split() if isinstance(names, str) else list(names)
     given = [dict(zip(known, row if len(known) > 1 else (row,), strict=True)) for row in rows]
