@@ -102,19 +102,23 @@ def call(tool: str, /, **arguments: Any) -> Call:
 class Rule(NamedTuple):
     """One rule of a model. It applies where all its conditions hold; without any it always applies.
 
-    sees: text that the request must contain. model: the name of the requested model. longer: the request's
-    text must have more characters than this.
+    sees: texts that the request must contain, one or several. model: the name of the requested model.
+    longer: the request's text must have more characters than this.
     """
 
     then: Turn
-    sees: str | None = None
+    sees: str | Sequence[str] = ()
     model: str | None = None
     longer: int | None = None
+
+    @property
+    def _seen(self) -> Sequence[str]:
+        return (self.sees,) if isinstance(self.sees, str) else self.sees
 
     def holds(self, request: Request) -> bool:
         """Whether the rule applies to a request."""
         return (
-            (self.sees is None or self.sees in request.text)
+            all(text in request.text for text in self._seen)
             and (self.model is None or self.model == request.body.get("model"))
             and (self.longer is None or len(request.text) > self.longer)
         )

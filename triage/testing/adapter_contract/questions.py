@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,8 +33,8 @@ from .play import CHARGE, HINT, SEARCH, Played, Scenario, Stage, scenario
 
 Asker = Literal["guard", "approval"]
 ASKERS: tuple[Asker, ...] = ("guard", "approval")
-Answers = Callable[[int], Any]
-"""The answer to a question, by its number from 1."""
+Answers = Callable[[int, str], Any]
+"""The answer to a question, by its number from 1 and the calls that it is about, in words."""
 
 DONE = Rule(says("done"), "receipt 5")
 NO = "far too dear"
@@ -46,6 +47,8 @@ BEGUN_BY: Sequence[Any] = (
 )
 """What began the attempt that asks; None: it is the first."""
 MOST_ASKED = 6
+CENTS = range(1, 6)
+"""The charges of one turn, of which a person refuses the first three that are put."""
 
 
 def _charges(call: Any) -> Suspend | None:
@@ -82,7 +85,7 @@ async def _answered(
             while isinstance(done.error, TriageSuspendedError):
                 asked += 1
                 assert asked <= MOST_ASKED, f"it is asked for ever: {done.error.question}"
-                token, answer = done.error.token, answers(asked)
+                token, answer = done.error.token, answers(asked, _asked_about(done))
                 if elsewhere:
                     agents.append(await stage.agent(**options))
                 answered = partial(agents[-1].resume, token, answer)
@@ -93,11 +96,16 @@ async def _answered(
     return done, asked
 
 
-def _approved(_: int) -> Any:
+def _asked_about(done: Played) -> str:
+    question = next(event for event in reversed(done.events) if isinstance(event, ApprovalAsked))
+    return "; ".join(str(each["text"]) for each in question.payload["calls"])
+
+
+def _approved(_number: int, _calls: str) -> Any:
     return approve()
 
 
-def _refused(_: int) -> Any:
+def _refused(_number: int, _calls: str) -> Any:
     return reject(NO)
 
 
@@ -151,13 +159,13 @@ async def _asked_anew(bench: Bench, asker: Asker) -> None:
     """The person wants to be asked again, or something else was found out in between."""
     done, asked = await _answered(
         bench, asker, [DONE, Rule(CHARGE)],
-        lambda number: reject(NO, ask_again=True) if number < 5 else approve(),
+        lambda number, _: reject(NO, ask_again=True) if number < 5 else approve(),
     )  # fmt: skip
     assert asked == 5, f"the person wants to be asked again, and was asked {asked} times"
     done.check_done(deeds=["charge(300)"])
     between = [DONE, Rule(CHARGE, "found 17"), Rule(SEARCH, NO), Rule(CHARGE)]
     done, asked = await _answered(
-        bench, asker, between, lambda number: reject(NO) if number == 1 else approve()
+        bench, asker, between, lambda number, _: reject(NO) if number == 1 else approve()
     )
     assert asked == 2, f"after a search {asked} questions were put, not 2"
     done.check_done(deeds=["search(x)", "charge(300)"])
@@ -169,16 +177,30 @@ async def _refused_in_a_turn(bench: Bench, asker: Asker) -> None:
     done, asked = await _answered(bench, asker, [Rule(says("done"), NO), Rule(three)], _refused)
     assert asked == 1, f"three equal calls were {asked} questions"
     done.check_done(deeds=[], requests=2)
-    mails = [call("charge", cents=cents) for cents in range(1, 6)]
-    rules = [DONE, Rule(asks(*mails[3:]), "dear 3"), Rule(asks(*mails[2:]), "dear 2")]
-    rules += [Rule(asks(*mails[1:]), "dear 1"), Rule(asks(*mails))]
-    done, asked = await _answered(
-        bench, asker, rules, lambda number: reject(f"dear {number}") if number <= 3 else approve()
-    )
+    mails = {cents: call("charge", cents=cents) for cents in CENTS}
+    # The calls of a turn run in any order, and so they are asked about.
+    rules = [DONE] + [
+        Rule(
+            asks(*(mail for cents, mail in mails.items() if cents not in refused)),
+            sees=tuple(f"too dear: {cents}" for cents in refused),
+        )
+        for count in (3, 2, 1, 0)
+        for refused in combinations(CENTS, count)
+    ]
+    left = set(CENTS)
+
+    def three_are_refused(number: int, calls: str) -> Any:
+        cents = next(cents for cents in CENTS if f"{cents}}}" in calls)
+        if number > 3:
+            return approve()
+        left.discard(cents)
+        return reject(f"too dear: {cents}")
+
+    done, asked = await _answered(bench, asker, rules, three_are_refused)
     if _are_asked_together(done):
         return  # refused together; some of them are refused in the framework's own words
     assert asked == 5, f"five different calls were {asked} questions"
-    assert sorted(done.world.deeds) == ["charge(4)", "charge(5)"], done.world.deeds
+    assert sorted(done.world.deeds) == [f"charge({cents})" for cents in sorted(left)]
     done.check_done()
 
 

@@ -433,7 +433,7 @@ _TOO_LONG = Fails(
 
 
 def _search(number: int) -> Rule:
-    sees = {0: None, 1: "receipt 5"}.get(number, f"found {number - 1}")
+    sees: str | tuple[str, ...] = {0: (), 1: "receipt 5"}.get(number, f"found {number - 1}")
     return Rule(asks(call("search", query=f"q{number}")), sees)
 
 
