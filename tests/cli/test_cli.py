@@ -223,7 +223,10 @@ MISUSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "twice": (("agents:book", "t", "--arg", "days=1", "--arg", "days=2"), ("days", "once")),
     "an injected": (("agents:book", "t", "--arg", "run=1"), ("run is filled by the run",)),
     "an agent": (("agents:asks", "t", "--attempts", "1"), ("an Agent", "leave out --attempts")),
-    "no task": (("agents:book",), ("TASK requires", "triage run --help")),
+    "no task": (
+        ("agents:book",),
+        ("needs TASK, as in triage run FUNCTION TASK:", "triage run --help"),
+    ),
     "an option": (("agents:book", "t", "--fast"), ("--fast", "--help")),
     "words": (("agents:book", "to", "Rome now"), ("'Rome now'", "in quotes", "--arg NAME=VALUE")),
     "a bare argument": (("agents:book", "t", "days=2"), ("place for days=2", "--arg days=2")),

@@ -178,3 +178,49 @@ def test_triage_approve_answers_nothing_about_a_call_in_doubt(
     assert runs("resolve", "r1", "approve") == 2
     assert "Answer with happened(result), rerun()" in capsys.readouterr().err
     assert runs.read("r1") == before
+
+
+def test_an_answered_call_is_listed_as_answered(
+    runs: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.run(guarded, "go", "r1", **OPTIONS)
+    assert approve(runs, "--reject", "no way") == 0
+    capsys.readouterr()
+    assert runs("list") == 0
+    assert "answered (recover it)" in capsys.readouterr().out
+
+
+def test_an_unknown_run_is_said_with_where_to_look(
+    runs: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in ((), ("--yes",), ("--reject", "no")):
+        assert main(["approve", "r9", *arguments]) == 2
+        told = "the store knows no run 'r9'; see triage runs list --status suspended\n"
+        assert capsys.readouterr().err.endswith(told)
+
+
+def test_a_token_in_place_of_a_run_is_known_and_not_repeated(
+    runs: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = runs.run(guarded, "go", "r1", **OPTIONS)
+    before = runs.read("r1")
+    commands = (["approve"], ["runs", "show"], ["runs", "cancel"], ["runs", "recover"])
+    for words in commands:
+        rest = ["agents:pay"] if "recover" in words else []
+        assert main([*words, token, *rest]) == 2
+        err = capsys.readouterr().err
+        assert "a token is given in place of a run; name the run it is of: r1" in err
+        assert token not in err
+    assert runs.read("r1") == before
+
+
+def test_a_run_that_does_not_wait_is_said_with_its_status(
+    runs: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.leave("r1", "look")
+    for status in ("running", "cancelled"):
+        assert approve(runs, "--yes") == 2
+        err = capsys.readouterr().err
+        assert "run r1 does not wait to have a plan or a call approved" in err
+        assert f"it is {status}; see triage runs show r1" in err
+        assert runs("cancel", "r1") == (0 if status == "running" else 1)

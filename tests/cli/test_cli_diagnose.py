@@ -179,7 +179,7 @@ class TestDiagnose:
                 ["talk.json", "--classifier", "mine:drifts", "--task", "junk"],
                 "classifier drifts failed",
             ),
-            ([], "FILE requires an argument"),
+            ([], "triage diagnose needs FILE, as in triage diagnose FILE: A recording"),
         ],
     )
     def test_misuse_is_told_in_one_line_and_exits_with_2(

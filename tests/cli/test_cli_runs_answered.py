@@ -87,6 +87,25 @@ class TestResolve:
         assert recovered == ("r1", "paid, receipt r-1", None)
         assert (runs.folder / "charged.txt").read_text(encoding="utf-8") == "17\n"
 
+    @pytest.mark.parametrize("answer", ["happened", "rerun", "abort"])
+    def test_a_run_that_was_answered_is_listed_as_such_until_it_goes_on(
+        self, answer: str, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def listed(*arguments: str) -> str:
+            capsys.readouterr()
+            assert runs("list", *arguments) == 0
+            return capsys.readouterr().out
+
+        runs.leave("left", "look")
+        runs.run(pay, "17", "r1")
+        assert runs("resolve", "r1", answer) == 0
+        for arguments in ((), ("--status", "running")):
+            line = next(line for line in listed(*arguments).splitlines() if "r1" in line)
+            assert "  answered (recover it)  " in line
+        assert listed().count("answered") == 1
+        runs.do(lambda store: store.claim("r1", lease_s=600.0))
+        assert "answered" not in listed()
+
     def test_a_call_that_may_run_again_runs_once(self, runs: Office) -> None:
         runs.run(pay, "17", "r1")
         assert runs("resolve", "r1", "rerun") == 0

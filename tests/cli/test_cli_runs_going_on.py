@@ -105,6 +105,8 @@ class TestRecover:
         before = runs.info("r1")
         for function, told in (
             ("agents:pay", "run r1 is one of the agent look, and agents:pay is pay"),
+            ("agents:pay", "that it was started with: agents:look\n"),
+            ("look", "write module:function, as in agents:book"),
             ("agents:lok", "did you mean 'look'?"),
             ("nowhere:f", "no module 'nowhere'"),
         ):
@@ -115,6 +117,21 @@ class TestRecover:
         assert runs("recover", "r1", "agents:look", "--arg", "force=1") == 2
         assert "--arg force is none of the function's arguments" in capsys.readouterr().err
         assert runs.info("r1") == before
+
+    def test_a_run_cannot_be_recovered_without_its_agent(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.leave("r1", "look")
+        for given in ((), ("--agent", "agents:look"), ("--agent=agents:look",)):
+            assert runs("recover", "r1", *given) == 2
+            err = capsys.readouterr().err
+            assert "triage runs recover RUN FUNCTION" in err
+            assert err.endswith("; see triage runs recover --help\n")
+        assert runs("recover") == 2
+        assert (
+            "triage runs recover needs RUN, as in triage runs recover RUN FUNCTION: Its id, or"
+            in capsys.readouterr().err
+        )
 
     @pytest.mark.parametrize(
         ("name", "told"),

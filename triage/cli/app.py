@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import getitem
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, Argument, CycloptsError, Parameter
 from cyclopts.completion.detect import ShellDetectionError
-from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
+from cyclopts.exceptions import (
+    MissingArgumentError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from triage import __version__
 from triage.core import TriageError, UnknownRun, UsageError
@@ -82,14 +88,31 @@ def _by_position(command: str, error: UnknownOptionError) -> str | None:
     """What is wrong with an option for an argument that is given without one; None for any other."""
     option = error.token.keyword or error.token.value
     word = option.lstrip("-").partition("=")[0].casefold()
-    places = [one for one in error.argument_collection if one.field_info.is_positional_only]
-    names = [one.names[0] for one in places]
-    for name, place in zip(names, places, strict=True):
-        if word == name.casefold() or word in (place.parameter.help or "").casefold().split():
-            return f"{command} has no {option}: give {name} without an option, as in {command} " + (
-                " ".join(names)
-            )
+    places = _places(error.argument_collection)
+    for name, said in places.items():
+        if word == name.casefold() or word in said.casefold().split():
+            usage = " ".join((command, *places))
+            return f"{command} has no {option}: give {name} without an option, as in {usage}"
     return None
+
+
+def _missing(command: str, error: MissingArgumentError) -> str | None:
+    """What is wrong where an argument that is given by its position is missing; None for any other."""
+    if error.argument is None or error.command_chain is None:
+        return None
+    arguments = reduce(getitem, error.command_chain, app).assemble_argument_collection()
+    places = _places(one for one in arguments if one.required)
+    name = error.argument.names[0]
+    if name not in places:
+        return None
+    usage = " ".join((command, *places))
+    return f"{command} needs {name}, as in {usage}: {places[name].rstrip('.')}"
+
+
+def _places(arguments: Iterable[Argument]) -> dict[str, str]:
+    """What each argument that is given by its position is, by its name."""
+    found = [one for one in arguments if one.field_info.is_positional_only]
+    return {one.names[0]: one.parameter.help or "" for one in found}
 
 
 def run_command(argv: Sequence[str]) -> int:
@@ -103,6 +126,8 @@ def run_command(argv: Sequence[str]) -> int:
             wrong = _too_many(command, error.unused_tokens or ())
         elif isinstance(error, UnknownOptionError):
             wrong = _by_position(command, error) or wrong
+        elif isinstance(error, MissingArgumentError):
+            wrong = _missing(command, error) or wrong
         note(f"{wrong}; see {command} --help")
         return MISUSED
     except ShellDetectionError:

@@ -25,7 +25,7 @@ from triage.engine import not_asked, question_at, resolve, waits_for
 from triage.plan import ApprovalAnswer, ApprovalRequest, ExecutionPlan, answer_in, asked_in
 from triage.stores import RunInfo, Store
 
-from .options import AsJson, Run, StoreText, epilogue, run_of, store_of, with_store
+from .options import AsJson, Run, StoreText, epilogue, run_of, store_of, suggested, with_store
 from .output import json_line, now, write
 from .runs import edited, print_answered
 
@@ -113,8 +113,10 @@ def approve_run(
             if asked is None and any(isinstance(event, RunSuspended) for event in events):
                 raise not_asked(info.run_id, events)
             if asked is None or called is None:
+                show = suggested("runs", "show", info.run_id, store=store)
                 raise UsageError(
-                    f"run {one_line(info.run_id)} does not wait to have a plan or a call approved"
+                    f"run {one_line(info.run_id)} does not wait to have a plan or a call approved: it is "
+                    f"{info.status}; see {show}"
                 )
             if plan is not None or save is not None:
                 raise UsageError(

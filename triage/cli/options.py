@@ -190,6 +190,9 @@ async def run_of(store: Store, given: str, named: str | None, *, status: str = "
     info = await store.info(given)
     if info is not None:
         return info
+    run_id, tilde, _ = given.partition("~")
+    if tilde and await store.info(run_id) is not None:
+        raise UsageError(f"a token is given in place of a run; name the run it is of: {run_id}")
     found = [info for info in await store.runs() if given and info.run_id.startswith(given)]
     if len(found) == 1:
         return found[0]

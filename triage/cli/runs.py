@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
+import anyio
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 from rich.text import Text
@@ -550,7 +551,7 @@ def recover(
 
     async def start(kept: Store, agent: Any, arguments: dict[str, Any]) -> _Standing | _Started:
         info = await run_of(kept, run, store)
-        _check_name(info, agent, function)
+        await _check_name(info, agent, function)
         standing = await _standing(kept, info, store, force=force)
         if standing is not None:
             return standing
@@ -610,7 +611,7 @@ def resume(
             raise UsageError(
                 "no run of the store waits with this token; give it as the run gave it"
             )
-        _check_name(info, agent, function)
+        await _check_name(info, agent, function)
         return _Started(info.run_id, partial(agent.resume, token, reply, **arguments))
 
     return _go_on(start, function, options, task, store, as_json=json, quiet=quiet)
@@ -702,12 +703,14 @@ def _go_on(
     return conclude(events, failed, function, store=store, as_json=as_json)
 
 
-def _check_name(info: RunInfo, agent: Any, place: str) -> None:
-    if info.agent not in (agent.name, *agent.aliases):
-        raise UsageError(
-            f"run {info.run_id} is one of the agent {info.agent}, and {place} is {agent.name}; name the "
-            "function or the Agent that it was started with"
-        )
+async def _check_name(info: RunInfo, agent: Any, place: str) -> None:
+    if info.agent in (agent.name, *agent.aliases):
+        return
+    own = await anyio.to_thread.run_sync(place_of, info.agent)
+    raise UsageError(
+        f"run {info.run_id} is one of the agent {info.agent}, and {place} is {agent.name}; name the "
+        f"function or the Agent that it was started with: {own}"
+    )
 
 
 async def _standing(
