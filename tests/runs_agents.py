@@ -21,6 +21,10 @@ async def pay(order: str) -> str:
     return f"paid, receipt {await charge(order)}"
 
 
+async def guarded(_task: str, *, _triage_hint: str | None = None) -> str:
+    return _triage_hint or ""
+
+
 async def ask(
     task: str, *, record_step: Any, days: int = 0, _triage_hint: str | None = None
 ) -> Any:

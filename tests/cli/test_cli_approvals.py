@@ -108,6 +108,24 @@ def test_a_rejection_is_told_to_the_agent(runs: Office) -> None:
     assert charged == []
 
 
+@pytest.mark.parametrize("option", [("--ask-again",), ()])
+@pytest.mark.parametrize("command", ["approve", "resolve", "resume"])
+def test_a_rejection_may_leave_the_call_to_be_asked_about_again(
+    command: str, option: tuple[str, ...], runs: Office
+) -> None:
+    token = runs.run(guarded, "go", "r1", **OPTIONS)
+    match command:
+        case "approve":
+            assert approve(runs, "--reject", "no", *option) == 0
+        case "resolve":
+            assert runs("resolve", "r1", "reject", "--reason", "no", *option) == 0
+        case _:
+            answer = ("reject", "--reason", "no", "--quiet")
+            assert runs("resume", token, "agents:guarded", *answer, *option) == 0
+    (given,) = [event for event in runs.read("r1") if isinstance(event, ApprovalGiven)]
+    assert (given.decision, given.ask_again) == ("rejected", bool(option))
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -119,6 +137,8 @@ def test_a_rejection_is_told_to_the_agent(runs: Office) -> None:
         (("edit", "--payload", '{"amount": 1}'), "edit() names amount"),
         (("edit", "--payload", '{"to": "sk-' + "a1" * 20 + '"}'), "looks like a secret"),
         (("approve", "--reason", "x"), "--reason says why a call is rejected"),
+        (("approve", "--ask-again"), "--ask-again belongs to reject; leave it out with approve"),
+        (("abort", "--ask-again"), "--ask-again belongs to reject; leave it out with abort"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_the_question_stays_open(

@@ -121,6 +121,9 @@ AgentPlace = Annotated[str, Parameter(help=_AGENT)]
 Task = Annotated[
     str | None, Parameter(metavar="TEXT", help="The task, where it could not be stored.")
 ]
+AskAgain = Annotated[
+    bool, Parameter(help="With reject: ask about the same call again if it comes.")
+]
 Quiet = Annotated[bool, Parameter(help="Show no progress.")]
 _FORM = Group("Form", validator=mutually_exclusive)
 
@@ -348,6 +351,7 @@ def resolve(
     reason: Annotated[
         str | None, Parameter(metavar="TEXT", help="Why it is rejected; the agent is told.")
     ] = None,
+    ask_again: AskAgain = False,
     payload: Annotated[
         str | None,
         Parameter(metavar="JSON", help="For edit the arguments that the call shall have instead."),
@@ -364,10 +368,9 @@ def resolve(
         raise UsageError(
             "edit takes --payload with the arguments to change, and no other answer does"
         )
-    reply: Any = Abort("an operator ended it")
-    if answer != "abort":
-        option, value = ("--result", result) if answer == "happened" else ("--payload", payload)
-        reply = _reply(answer, reason, value, option)
+    option, value = ("--result", result) if answer == "happened" else ("--payload", payload)
+    why = "an operator ended it" if answer == "abort" else reason
+    reply = _reply(answer, why, value, option, ask_again=ask_again)
 
     async def work(kept: Store) -> tuple[RunInfo, bool]:
         info = await run_of(kept, run, store)
@@ -586,6 +589,7 @@ def resume(
         str | None,
         Parameter(metavar="TEXT", help="Why; what retry and replan tell the next attempt."),
     ] = None,
+    ask_again: AskAgain = False,
     payload: Annotated[
         str | None,
         Parameter(
@@ -601,7 +605,7 @@ def resume(
     quiet: Quiet = False,
 ) -> int:
     """Answer a run by its token, and go on with it."""
-    reply = _reply(answer, reason, payload)
+    reply = _reply(answer, reason, payload, ask_again=ask_again)
     if token == "-":  # noqa: S105 - standard input
         token = sys.stdin.readline().strip()
 
@@ -617,12 +621,21 @@ def resume(
     return _go_on(start, function, options, task, store, as_json=json, quiet=quiet)
 
 
-def _reply(name: str, reason: str | None, payload: str | None, option: str = "--payload") -> Any:
+def _reply(
+    name: str,
+    reason: str | None,
+    payload: str | None,
+    option: str = "--payload",
+    *,
+    ask_again: bool,
+) -> Any:
     """What `Agent.resume` takes. option: the payload's. Raises UsageError for what does not belong."""
     if reason is not None and name in ("approve", "edit", "happened", "rerun"):
         raise UsageError(f"{name} takes no --reason; leave it out")
     if payload is not None and name not in ("edit", "happened"):
         raise UsageError(f"{name} takes no --payload; leave it out")
+    if ask_again and name != "reject":
+        raise UsageError(f"--ask-again belongs to reject; leave it out with {name}")
     match name:
         case "edit":
             return edited(option, "null" if payload is None else payload)
@@ -634,7 +647,7 @@ def _reply(name: str, reason: str | None, payload: str | None, option: str = "--
             return rerun()
         case _:
             with_reason: dict[str, Callable[[str | None], Any]] = {
-                "reject": reject,
+                "reject": partial(reject, ask_again=ask_again),
                 "retry": Retry,
                 "replan": Replan,
                 "abort": Abort,
