@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tables import table
 
 import triage
-from triage import Usage, UsageError
+from triage import Agent, Limits, Run, Step, Usage, UsageError
 from triage.strategies import Price, Prices
 
 LISTED = Path(triage.__file__).parent / "strategies" / "prices.toml"
@@ -103,6 +103,25 @@ def test_an_unknown_model_is_said_once(caplog: pytest.LogCaptureFixture) -> None
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert said[0].startswith("the price of the model 'ours' is not known")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("limited", [1.0, None])
+async def test_a_run_says_that_a_price_is_not_known_only_where_its_cost_is_limited(
+    limited: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    used = Usage(10, 10, model="ours")
+
+    async def work(_task: str, *, run: Run) -> str:
+        run.record_step(Step(action="model", usage=used))
+        run.record_step(Step(action="model", usage=Usage(10, 10, model="gpt-4o")))
+        return "done"
+
+    agent = Agent(work, limits=Limits(cost_usd=limited, prices=Prices()))
+    with caplog.at_level(logging.WARNING):
+        assert await agent.run("t") == "done"
+    said = [record.getMessage() for record in caplog.records]
+    assert ["'ours' is not known" in text for text in said] == ([True] if limited else [])
 
 
 def test_a_cost_that_is_known_is_left_as_it_is() -> None:

@@ -141,10 +141,16 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         return any(getattr(self, name) is not None for name in _WATCHED)
 
     def priced(self, usage: Usage) -> Usage:
-        """Add the cost in US dollars to a usage, if the price of its model is known."""
+        """Add the cost in US dollars to a usage, if the price of its model is known.
+
+        An unknown model is logged once where `cost_usd` is limited.
+        """
         if usage.cost_usd is not None or usage.model is None:
             return usage
-        cost = (self.prices or _listed()).cost(usage)
+        prices = self.prices or _listed()
+        if self.cost_usd is None and prices.price(usage.model) is None:
+            return usage
+        cost = prices.cost(usage)
         return usage if cost is None else replace(usage, cost_usd=cost)
 
     def raised(self, grants: Mapping[str, int]) -> Limits:
