@@ -195,6 +195,23 @@ class TestRun:
         assert run("agents:book", "fly", "--seconds", "0.000001", "--quiet") == 1
         assert "seconds" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("option", "code"),
+        [
+            ("refusals=1", 0),
+            ("polling_seconds=60.5", 0),
+            ("polling_seconds=null", 0),
+            ('calls_per_tool={"charge": 2}', 0),
+            ("attempts=1", 1),
+            ("tool_calls=1", 1),
+        ],
+    )
+    def test_any_limit_can_be_set(
+        self, option: str, code: int, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("agents:book", "fly", *POLICED, "--quiet", "--limit", option) == code
+        assert ("limit reached" in capsys.readouterr().err) == bool(code)
+
 
 MISUSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no function": (("agents", "t"), ("'agents'", "module:function")),
@@ -217,6 +234,13 @@ MISUSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "seconds 0": (("agents:book", "t", "--seconds", "0"), ("--seconds must be", "above 0")),
     "cost nan": (("agents:book", "t", "--cost", "nan"), ("--cost must be", "finite")),
+    "limit 0": (("agents:book", "t", "--limit", "refusals=0"), ("--limit refusals must be",)),
+    "limit x": (("agents:book", "t", "--limit", "tokens=x"), ("--limit tokens must be",)),
+    "a limit": (("agents:book", "t", "--limit", "refusal=1"), ("did you mean 'refusals'?",)),
+    "limit of an agent": (
+        ("agents:asks", "t", "--limit", "refusals=1"),
+        ("leave out --limit",),
+    ),
     "an argument": (("agents:book", "t", "--arg", "town=x"), ("town", "city, days")),
     "no value": (("agents:book", "t", "--arg", "city"), ("--arg 'city'", "name=value")),
     "no name": (("agents:book", "t", "--arg", "a b=1"), ("--arg 'a b=1'", "name=value")),

@@ -90,6 +90,7 @@ class AgentOptions:
         attempts: Calls of the function (10).
         seconds: For the whole run (no limit).
         cost: For the whole run, in USD (no limit).
+        limit: Any field of Limits, as refusals=1 or polling_seconds=60; null is no limit.
         arg: Another argument of the function, as name=value; read as JSON, else taken as text.
     """
 
@@ -97,6 +98,7 @@ class AgentOptions:
     attempts: Annotated[int | None, Parameter(metavar="N")] = None
     seconds: Annotated[float | None, Parameter(metavar="S")] = None
     cost: Annotated[float | None, Parameter(metavar="USD")] = None
+    limit: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE")] = ()
     arg: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE")] = ()
 
 
@@ -275,8 +277,8 @@ def agent_of(place: str, options: AgentOptions) -> Agent[Any]:
     """The Agent that a place names, or one of the function there. Raises UsageError for neither."""
     found = load_agent(place)
     if isinstance(found, Agent):
-        named = ("policy", "attempts", "seconds", "cost")
-        own = [f"--{name}" for name in named if getattr(options, name) is not None]
+        named = ("policy", "attempts", "seconds", "cost", "limit")
+        own = [f"--{name}" for name in named if getattr(options, name) not in (None, ())]
         if own:
             raise UsageError(
                 f"{place} is an Agent, which has options of its own; leave out "
@@ -285,34 +287,52 @@ def agent_of(place: str, options: AgentOptions) -> Agent[Any]:
         return found
     policy = None if options.policy is None else FailurePolicy.from_file(options.policy)
     limits = Limits()
-    for name, field in (("attempts", "attempts"), ("seconds", "seconds"), ("cost", "cost_usd")):
-        value = getattr(options, name)
-        if value is None:
-            continue
-        try:
-            limits = replace(limits, **{field: value})
-        except UsageError as error:
-            wrong, _, _ = str(error).partition(";")
-            raise UsageError(wrong.replace(f"Limits.{field}", f"--{name}")) from error
+    given = {"attempts": options.attempts, "seconds": options.seconds, "cost_usd": options.cost}
+    for field, value in given.items():
+        if value is not None:
+            limits = _limited(limits, f"--{field.removesuffix('_usd')}", field, value)
+    for field, value in _values("--limit", options.limit, "refusals=1").items():
+        if field not in Limits.__struct_fields__:
+            remedy = (
+                nearest(field, Limits.__struct_fields__) or "the limits are the fields of Limits"
+            )
+            raise UsageError(f"--limit: there is no limit {field!r}; {remedy}")
+        limits = _limited(limits, f"--limit {field}", field, value)
     return Agent(found, policy, limits=limits)
+
+
+def _limited(limits: Limits, option: str, field: str, value: Any) -> Limits:
+    """Limits with one set by an option. Raises UsageError, which names the option."""
+    try:
+        return replace(limits, **{field: value})
+    except UsageError as error:
+        wrong, _, _ = str(error).partition(";")
+        raise UsageError(wrong.replace(f"Limits.{field}", option)) from error
 
 
 def arguments_of(pairs: Sequence[str], *, reserved: Sequence[str]) -> dict[str, Any]:
     """Read the arguments of `--arg`. reserved: names that no argument may have."""
-    arguments: dict[str, Any] = {}
+    arguments = _values("--arg", pairs, "city=Porto")
+    for name in arguments:
+        if name in reserved:
+            raise UsageError(f"--arg {name} is none of the function's arguments; leave it out")
+    return arguments
+
+
+def _values(option: str, pairs: Sequence[str], example: str) -> dict[str, Any]:
+    """Read `name=value` pairs of an option: JSON, or else text. Raises UsageError for anything else."""
+    values: dict[str, Any] = {}
     for text in pairs:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"--arg {text!r} must be name=value, as in --arg city=Porto")
-        if name in reserved:
-            raise UsageError(f"--arg {name} is none of the function's arguments; leave it out")
-        if name in arguments:
-            raise UsageError(f"--arg {name} is given twice; give it once")
+            raise UsageError(f"{option} {text!r} must be name=value, as in {option} {example}")
+        if name in values:
+            raise UsageError(f"{option} {name} is given twice; give it once")
         try:
-            arguments[name] = json.loads(value)
+            values[name] = json.loads(value)
         except (ValueError, RecursionError):
-            arguments[name] = value
-    return arguments
+            values[name] = value
+    return values
 
 
 def place_of(agent: str) -> str:

@@ -32,6 +32,7 @@ from triage.core.asking import TooSlow, ask, deadline_of
 from .asking import ask_again, break_loop, repair_arguments, shrink_context
 from .base import Strategy, always, as_strategy, read_toml, takes_no_time
 from .gates import CircuitBreaker, RetryBudget, behind_gate, circuit_breaker, within_budget
+from .limits import Limits
 from .ready_made import (
     Backoff,
     Preset,
@@ -347,7 +348,7 @@ up to 2 times; one new plan |
                 continue
             name = _named_type(key)
             if name is None:
-                raise UsageError(f"{where}: {key!r} is no failure type{_known(key)}")
+                raise UsageError(f"{where}: {_misplaced(key)}")
             if name in given:
                 raise UsageError(f"{where}: {name} is given twice; give it one strategy")
             given[name] = None if value is None else strategy_from(value, f"{where}: {name}")
@@ -396,7 +397,19 @@ class _Changes(ByType, total=False):
     default: Answering
 
 
-def _known(name: str) -> str:
+def _misplaced(key: object) -> str:
+    """What is wrong with a key that a policy does not have."""
+    if key == "limits":
+        return "limits are no part of a policy; write Agent(limits=Limits(…)), or give --limit NAME=VALUE"
+    if key in Limits.__struct_fields__:
+        return (
+            f"{key!r} is a limit, which is no part of a policy; write Agent(limits=Limits({key}=…)), or "
+            f"give --limit {key}=VALUE"
+        )
+    return f"{key!r} is no failure type{_known(key)}"
+
+
+def _known(name: object) -> str:
     keys = (*FailureType.__members__, "default", "causes", "recoveries")
     return f"; {nearest(str(name), keys) or 'the keys are ' + ', '.join(keys)}"
 
