@@ -177,6 +177,20 @@ def test_ours_keeps_what_it_has_bought_and_asks_only_for_what_led_to_the_failure
         assert line["answered"] <= line["oracle"] + 1
 
 
+def test_ours_makes_no_effect_again_when_the_context_overflows_twice() -> None:
+    for line in play(ours.client, *tasks(1, ("overflow_twice",))):
+        assert line["good"], str(line)
+        assert sum("overflow" in request for request in line["requests"]) == 2
+
+
+def test_ours_does_nothing_that_was_refused_and_asks_once_about_it() -> None:
+    wanted = list(tasks(1, ("refused_calls",)))
+    for task, line in zip(wanted, play(ours.client, *wanted), strict=True):
+        assert line["good"], str(line)
+        assert len(line["orders"]) == task.options["allowed"]
+        assert len(line["questions"]) == task.options["allowed"] + 1
+
+
 def test_ours_leaves_each_kind_of_healthy_task_alone() -> None:
     for line in play(ours.client, *(t for t in ONE_OF_EACH if t.group == "healthy")):
         assert line["good"], str(line)

@@ -28,6 +28,7 @@ UNRECORDED = ("bare", "tenacity", "triage-agent", "ours: steps")
 """Those who cannot give an answer of the model again: their oracle starts over, too."""
 STOPPED_WITHIN = 3600.0
 STOPPED_REQUESTS = 60
+MOST_QUESTIONS = 3
 
 
 class Unexpected(Exception):
@@ -46,13 +47,17 @@ class Desk:
     sync_http: Any
     rng: random.Random
     story: list[str] = field(default_factory=list)
-    questions: list[str] = field(default_factory=list)
     under_way: Callable[[], int] = lambda: 0
 
     @property
     def task(self) -> Task:
         """What is to be done."""
         return self.play.task
+
+    @property
+    def questions(self) -> list[str]:
+        """What a person was asked."""
+        return self.play.questions
 
     @property
     def name(self) -> str:
@@ -173,7 +178,16 @@ class Lab:
         return self._oracles[task.id]
 
     async def _oracle(self, task: Task) -> Oracle:
-        kept = ("greedy", "room", "reworded", "bug", "substitute", "bad_file")
+        kept = (
+            "greedy",
+            "room",
+            "last_room",
+            "reworded",
+            "bug",
+            "substitute",
+            "bad_file",
+            "allowed",
+        )
         options = {name: value for name, value in task.options.items() if name not in kept}
         whole = replace(task, slips=(), outages=(), breakages=(), options=options)
         if task.shape == "nobody":
@@ -184,7 +198,8 @@ class Lab:
         try:
             result = await loop(whole, desk.name, ask, tools, desk.kits, None)
             play = desk.play
-            return Oracle(result, play.world.orders(), play.answered, play.requests)
+            orders = play.world.orders()[: task.options.get("allowed")]
+            return Oracle(result, orders, play.answered, play.requests)
         finally:
             self.end(desk)
 
@@ -307,6 +322,7 @@ def judge(
     }
     if task.group == "hopeless":
         bounded = len(play.requests) <= STOPPED_REQUESTS and play.world.clock.now <= STOPPED_WITHIN
+        bounded = bounded and len(desk.questions) <= MOST_QUESTIONS
         line["good"] = status in ("raised", "asked") and bounded and not repeated
         line["wrong"] = status == "returned"
     elif task.group == "healthy":

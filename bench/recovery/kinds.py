@@ -142,6 +142,17 @@ def context_overflow(d: Domain, rng: random.Random) -> list[Variant]:
     ]
 
 
+@kind("recoverable")
+def overflow_twice(d: Domain, rng: random.Random) -> list[Variant]:
+    rooms = {"room": 60_000, "last_room": 12_000}
+    last = Slip("final", "catalogue")
+    return [
+        v("two", slip=(Slip("detail1", "catalogue"), last), options=rooms, wasted=2),
+        v("buy_then_read", slip=(Slip("note", "catalogue"), last), options=rooms, wasted=2),
+        v("buy", slip=(Slip("act", "catalogue"), last), options=rooms, wasted=2),
+    ]
+
+
 # ---------------------------------------------------------------- the model errs
 
 
@@ -540,6 +551,15 @@ def conflict_for_good(d: Domain, rng: random.Random) -> list[Variant]:
     return [
         v("price", breakage=Breakage(d.search, "409")),
         v("code", breakage=Breakage(d.search, "page")),
+    ]
+
+
+@kind("hopeless")
+def refused_calls(d: Domain, rng: random.Random) -> list[Variant]:
+    return [
+        v("buy", options={"allowed": 0}),
+        v("buy_then_read", options={"allowed": 0}),
+        v("two", options={"allowed": 1}),
     ]
 
 

@@ -8,11 +8,26 @@ from collections.abc import Callable
 from typing import Any
 
 import triage
-from triage import Agent, FailurePolicy, Step, TriageSuspendedError, Usage, happened, rerun
-from triage.core import ActionChosen, AttemptFailed, RunSuspended, WatchNoticed
+from triage import (
+    Agent,
+    Checks,
+    FailurePolicy,
+    Step,
+    Suspend,
+    TriageSuspendedError,
+    Usage,
+    approve,
+    happened,
+    reject,
+    rerun,
+)
+from triage.adapters import shrunk_chat
+from triage.core import ActionChosen, AttemptFailed, Reply, RunSuspended, WatchNoticed
+from triage.core.messages.base import Shrink
+from triage.engine import GuardedCall
 
 from .agents import SYSTEM, finish, loop, options_of
-from .desk import Desk, Unexpected
+from .desk import MOST_QUESTIONS, Desk, Unexpected
 from .plain import asked, configured, graph
 
 
@@ -62,29 +77,44 @@ def options(desk: Desk) -> dict[str, Any]:
             case WatchNoticed():
                 desk.story.append(f"   noticed: {str(event)[:200]}")
 
+    def guard(call: GuardedCall) -> Suspend:
+        return Suspend(f"buy {call.arguments['item_id']}?")
+
+    desk.play.asks_first = False
     return {
         "policy": FailurePolicy.recommended(),
         "environment": Virtual(desk),
         "observers": [look],
+        "checks": Checks(guard=guard if "allowed" in desk.task.options else None),
     }
 
 
 async def run(desk: Desk, agent: Any, task: Any, **given: Any) -> Any:
-    """Run it; a question about a call in doubt is answered by somebody who looks into the ledger."""
+    """Run it; questions are answered by somebody who looks into the ledger, or refuses purchases."""
     try:
         return await agent.run(task, **given)
     except TriageSuspendedError as waits:
         token, question = waits.token, str(waits.question)
     while True:
-        desk.questions.append(question)
-        if not desk.task.may_ask or len(desk.questions) > 3:
-            raise Unexpected(f"asked: {question}")
-        receipt = desk.unanswered()
-        answer = rerun() if receipt is None else happened({"receipt": receipt})
+        answer = answered(desk, question)
         try:
             return await agent.resume(token, answer)
         except TriageSuspendedError as waits:
             token, question = waits.token, str(waits.question)
+
+
+def answered(desk: Desk, question: str) -> Reply:
+    """Answer a question. Raises Unexpected for a needless one, and for one too many."""
+    if len(desk.questions) >= MOST_QUESTIONS:
+        desk.questions.append(question)
+        raise Unexpected(f"asked again: {question}")
+    if "allowed" in desk.task.options:
+        return approve() if desk.play.allows(question) else reject("it is not to be bought")
+    desk.questions.append(question)
+    if not desk.task.may_ask:
+        raise Unexpected(f"asked: {question}")
+    receipt = desk.unanswered()
+    return rerun() if receipt is None else happened({"receipt": receipt})
 
 
 def recorded_tools(desk: Desk) -> dict[str, Any]:
@@ -114,14 +144,14 @@ async def steps(desk: Desk) -> Any:
 
 
 async def model(desk: Desk) -> Any:
-    """A plain client, asked through `run.model`."""
+    """A plain client, asked through `run.model` by a loop that does what a recovery asks of a request."""
     tools = recorded_tools(desk)
 
     async def agent(_task: str, *, run: Any, _triage_hint: str | None = None) -> Any:
         async def ask(**request: Any) -> Any:
+            request["messages"] = shrunk_chat(request["messages"], Shrink.of(run.guidance, run))
             if _triage_hint:
-                told = {"role": "user", "content": _triage_hint}
-                request["messages"] = [*request["messages"], told]
+                request["messages"].append({"role": "user", "content": _triage_hint})
             return await run.model(desk.client.chat.completions.create, **request)
 
         return await loop(desk.task, desk.name, ask, tools, desk.kits, None)

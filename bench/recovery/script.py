@@ -13,6 +13,8 @@ from .tasks import Slip, Task
 from .world import DOMAINS, Domain, Item, items_of
 
 MISSING = object()
+RECEIPT = re.compile(r"^- (\w+)\((\{.*\})\) → (\{.*\})$", re.MULTILINE)
+"""A call, its arguments and its result, as words tell them in place of messages that are left out."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,18 @@ def view_of(messages: list[dict[str, Any]], known: tuple[str, ...]) -> View:
             if at is not None:
                 view.calls[at] = replace(view.calls[at], result=result)
         else:
+            view.calls += _receipts(text)
             for part in known:
                 text = text.replace(part, "")
             if text.strip():
                 told.append(text)
     view.told = "\n".join(told)
     return view
+
+
+def _receipts(text: str) -> list[Asked]:
+    found = RECEIPT.findall(text)
+    return [Asked(name, json.loads(given), json.loads(result)) for name, given, result in found]
 
 
 def _text(content: Any) -> str:
@@ -551,6 +559,12 @@ def _reload(model: Model, view: View, move: Move) -> Move:
     return replace(move, calls=((model.domain.status, {"job": "stuck"}),), text=None)
 
 
+def _catalogue(model: Model, view: View, move: Move) -> Move:
+    """Read a whole catalogue, longer than the context, instead of going on."""
+    given = {"place": model.place(), "limit": 400}
+    return replace(move, calls=((model.domain.search, given),), text=None)
+
+
 SLIPS: dict[str, Callable[[Model, View, Move], Move]] = {
     "prose": _prose,
     "fenced": _fenced,
@@ -578,4 +592,5 @@ SLIPS: dict[str, Callable[[Model, View, Move], Move]] = {
     "repeat": _repeat,
     "alternate": _alternate,
     "reload": _reload,
+    "catalogue": _catalogue,
 }

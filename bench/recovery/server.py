@@ -43,6 +43,10 @@ class Play:
     """What was asked of the tools, in order, with what came of it."""
     met: Counter[str] = field(default_factory=Counter)
     since: dict[str, float] = field(default_factory=dict)
+    questions: list[str] = field(default_factory=list)
+    """What a person was asked."""
+    asks_first: bool = True
+    """Whether a tool that buys asks that person itself."""
     over: bool = False
     broken_at: float | None = None
     heard_at: float | None = None
@@ -59,6 +63,12 @@ class Play:
         if fault.times:
             return at <= fault.times
         return not fault.seconds or self.world.clock.now < since + fault.seconds
+
+    def allows(self, question: str) -> bool:
+        """Ask a person about a purchase. Only the first items of a task with `allowed` may be bought."""
+        self.questions.append(question)
+        allowed = range(int(self.task.options["allowed"]))
+        return any(self.model.wanted(n).id in question for n in allowed)
 
     def broken(self, tool: str) -> Breakage | None:
         """The fault that a call of this tool meets."""
@@ -154,6 +164,8 @@ def provide(play: Play, body: dict[str, Any]) -> Reply:
                 play.requests.append(f"{turn}!{fault.how}{told}")
                 return _outage(fault)
     room = play.task.options.get("room")
+    if turn == "final":
+        room = play.task.options.get("last_room", room)
     if room and len(json.dumps(messages)) > room:
         play.requests.append(f"{turn}!overflow{told}")
         text = (

@@ -102,6 +102,12 @@ def tools_of(play: Play, url: str, closed: str, http: httpx.AsyncClient) -> list
 
     async def act(item_id: str, price: int, memo: str = "") -> dict[str, Any]:
         given = {"item_id": item_id, "price": price, "memo": memo}
+        if (
+            play.asks_first
+            and "allowed" in play.task.options
+            and not play.allows(f"buy {item_id}?")
+        ):
+            raise PermissionError(f"a person refused to buy {item_id}")
         refused = any(
             b.tool == "connect" and play.faulty and play.fails(b) for b in play.task.breakages
         )
