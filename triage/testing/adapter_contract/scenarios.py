@@ -433,8 +433,8 @@ _TOO_LONG = Fails(
 
 
 def _search(number: int) -> Rule:
-    sees: str | tuple[str, ...] = {0: (), 1: "receipt 5"}.get(number, f"found {number - 1}")
-    return Rule(asks(call("search", query=f"q{number}")), sees)
+    before = {0: "", 1: "receipt 5"}.get(number, f"found {number - 1}")
+    return Rule(asks(call("search", query=f"q{number}")), before)
 
 
 def _found(query: str) -> str:
