@@ -26,6 +26,7 @@ from triage import (
     Agent,
     Durability,
     Escalate,
+    Replan,
     Retry,
     TriageEscalationError,
     TriageSuspendedError,
@@ -81,6 +82,7 @@ class Bank:
         self.raised = raised
         self.error: Exception | None = None
         self.told: list[bool] = []
+        self.seen: list[Any] = []
 
     def charge(self, cents: int) -> str | None:
         """A receipt, or None where the error is to be told."""
@@ -144,10 +146,15 @@ async def framework(bank: Bank, effect: str, place: str) -> AsyncGenerator[Any]:
         "other": again,
         "next": ModelHTTPError(503, "m"),
         "process": Killed(),
+        "new plan": ModelHTTPError(400, "m"),
     }
-    model = Scripted(call("charge", cents=300), turns[place], "done")
+    last = again if place == "new plan" else "done"
+    model = Scripted(call("charge", cents=300), turns[place], last)
+    bank.seen = model.seen
     agent = PydanticAgent(model.model, tools=[charge])
-    yield lambda **options: triage.wrap(agent, RETRY, effects={"charge": effect}, **options)
+    yield lambda policy=RETRY, **options: triage.wrap(
+        agent, policy, effects={"charge": effect}, **options
+    )
 
 
 WAYS = {"mcp": own_loop, "pydantic_ai": framework}
@@ -232,6 +239,18 @@ async def test_a_framework_s_call_in_doubt_is_asked_about_where_it_would_be_made
 @table("text", [*DOUBTFUL.values(), *REFUSED.values()])
 async def test_only_facts_that_a_text_begins_with_say_that_a_call_never_ran(text: str) -> None:
     await check_place("mcp", "same", "once", text)
+
+
+@ON_ASYNCIO
+async def test_a_call_in_doubt_is_asked_about_after_a_new_plan_that_goes_on_from_its_error() -> (
+    None
+):
+    bank = Bank(DOUBTFUL["words"])
+    async with framework(bank, "once", "new plan") as make:
+        with pytest.raises(TriageSuspendedError, match="did charge with"):
+            await make(policy=always(Replan())).run("go")
+    assert bank.did == [300]
+    assert bank.text in str(bank.seen[-1]), "the model was not told what had failed"
 
 
 @ON_ASYNCIO
