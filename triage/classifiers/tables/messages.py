@@ -183,10 +183,14 @@ ANSWER_RULES: tuple[Rule, ...] = (
         pass a valid api ?key
         invalid (?:authentication )?(?:token|credentials)
         authentication failed
+        (?:provided|access|auth|authentication|bearer|id|refresh|security|session) token
+            (?: included in the request)? (?:has |is |was )?(?:been )?(?:expired|revoked)
         + API key not valid. Please pass a valid API key.
+        + The security token included in the request is expired
         + Please pass a valid API key
         + Forbidden: Invalid api-key
         - the key of the piano
+        - The page token has expired
         """, source=_PROVIDERS),
     _answer("tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, r"""
         (?:function|tool) ['\"`][\w.: ]{1,80}['\"`] (?:was |is |does )?not (?:found|defined|available|
