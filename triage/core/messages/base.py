@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from operator import is_not, methodcaller
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from triage.core.failures import ErrorInfo
 from triage.core.json_values import plain
@@ -362,18 +362,24 @@ class Repaired(NamedTuple):
     dropped: int = 0
 
 
-class Done(Struct, frozen=True):
+class Done(Struct, frozen=True, eq=False):
     """A call that has ended. result: its result, or the error it ended with."""
 
     tool: str
     arguments: Any
     result: Any
+    _texts: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def told(self, most: tuple[int, int]) -> str:
         """Write it on one line, redacted. most: characters kept of its arguments and its result."""
-        given = "" if self.arguments is None else as_json(self.arguments, most[0])
-        call = f"{self.tool[:80]}({given})"
-        return f"{call} → {as_json(self.result, most[1])}" if most[1] else call
+        text = self._texts.get(most)
+        if text is None:
+            given = "" if self.arguments is None else as_json(self.arguments, most[0])
+            text = f"{self.tool[:80]}({given})"
+            if most[1]:
+                text += f" → {as_json(self.result, most[1])}"
+            self._texts[most] = text  # each way to shorten a conversation tells the same calls
+        return text
 
     @property
     def key(self) -> str:
@@ -390,8 +396,7 @@ class Shrink(Struct, frozen=True):
 
     max_characters: of a conversation, None for any number. More and more is left out until it fits; what
     is left out is told in few words. receipts: completed calls with an effect, which are all told again
-    where messages are left out. reads: other completed calls, and those that failed. doubts: calls that
-    failed and may have happened all the same, told like receipts.
+    where messages are left out. reads: other completed calls.
     """
 
     keep_last: int
@@ -400,7 +405,6 @@ class Shrink(Struct, frozen=True):
     max_characters: int | None = None
     receipts: tuple[Done, ...] = ()
     reads: tuple[Done, ...] = ()
-    doubts: tuple[Done, ...] = ()
 
     @classmethod
     def of(cls, guidance: Any, run: Any) -> Shrink | None:
@@ -409,56 +413,39 @@ class Shrink(Struct, frozen=True):
             return None
         calls = run.session.state.calls.values()
         effects = {call.tool: call.effect for call in calls}
-        ended = ended_calls(calls)
+        receipts, reads = done_calls(calls)
         told = (
             run.told
         )  # without the receipts that are appended for those who read `guidance.summary`
-        return cls(told.keep_last, told.summary, effects, told.max_characters, *ended)
+        return cls(told.keep_last, told.summary, effects, told.max_characters, receipts, reads)
 
 
-class Ended(NamedTuple):
-    """Calls that have ended, as `Shrink` tells them."""
+def done_calls(calls: Iterable[Any]) -> tuple[tuple[Done, ...], tuple[Done, ...]]:
+    """Return the completed calls of tools that have an effect, and the others.
 
-    receipts: tuple[Done, ...]
-    reads: tuple[Done, ...]
-    doubts: tuple[Done, ...]
-
-
-def ended_calls(calls: Iterable[Any]) -> Ended:
-    """Sort the calls of a journal's state that have ended.
-
-    Calls inside a completed call with an effect are part of that one.
+    calls: of a journal's state. Calls inside a call that is told are part of that one.
     """
-    receipts: list[Done] = []
-    reads: list[Done] = []
-    doubts: list[Done] = []
+    found: tuple[list[Done], list[Done]] = ([], [])
     told: set[str] = set()
     for call in calls:
-        if call.kind not in ("tool", "run") or call.outcome is None or call.undone:
-            continue
-        if call.within in told:
-            continue
-        if call.outcome != "done":
-            error = "" if call.error is None else call.error.message
-            failed = Done(call.tool, call.arguments, error)
-            (doubts if call.outcome == "in_doubt" else reads).append(failed)
+        if call.kind not in ("tool", "run") or call.outcome != "done" or call.undone:
             continue
         has_effect = call.effect != Effect.READ
+        if call.within in told:
+            continue
         if has_effect:
             told.add(label_of(call.tool, call.idempotency_key))
-        (receipts if has_effect else reads).append(Done(call.tool, call.arguments, call.result))
-    return Ended(tuple(receipts), tuple(reads), tuple(doubts))
+        found[not has_effect].append(Done(call.tool, call.arguments, call.result))
+    return tuple(found[0]), tuple(found[1])
 
 
 def with_receipts(summary: str, calls: Iterable[Any]) -> str:
-    """Append all calls with an effect, completed or in doubt, that a summary does not name."""
-    ended = ended_calls(calls)
-    done = _lines(_DONE, _receipts(ended.receipts, summary), _DETAILS[0])
-    return "\n".join((summary, *done, *_lines(_DOUBTFUL, ended.doubts, _DETAILS[0])))
+    """Append all completed calls with an effect that a summary does not name."""
+    told = _receipts(done_calls(calls)[0], summary)
+    return "\n".join((summary, *_lines(_DONE, told, _DETAILS[0])))
 
 
 _DONE = "Done, and not to be done again:"
-_DOUBTFUL = "Failed with this error, and may have taken effect all the same:"
 _FOUND = "Called before:"
 _SAID = "You said:"
 
@@ -701,11 +688,23 @@ class _Shortening:
         self.shrink = shrink
         self.read = [wire.read(message) for message in messages]
         self.tools = {call.id: call.name for said in self.read for call in said.calls}
-        self.pairs = wire.pairs(self.read)
+        self.calls = self._calls(wire.pairs(self.read))
         self.boundary = max(0, len(messages) - shrink.keep_last)
         self.outputs = [
             text for done in shrink.reads if len(text := _output_text(done.result)) > _SHORT
         ]
+
+    def _calls(self, pairs: Mapping[_Place, _Place]) -> dict[int, list[tuple[Done, bool]]]:
+        """The calls of each message; and whether each has failed, or has no result."""
+        found: dict[int, list[tuple[Done, bool]]] = {}
+        for at, said in enumerate(self.read):
+            for place, call in enumerate(said.calls):
+                pair = pairs.get((at, place))
+                result = None if pair is None else self.read[pair[0]].results[pair[1]]
+                output = "no result" if result is None else result.output
+                done = Done(call.name, call.arguments, output)
+                found.setdefault(at, []).append((done, result is None or result.failed))
+        return found
 
     def made(self) -> Sent:
         """The first way that fits, else the shortest one."""
@@ -777,7 +776,7 @@ class _Shortening:
         Returns the text, how much of it are receipts, and whether all else that was called is told.
         """
         summary = self.shrink.summary
-        receipts, reads, doubts, words = self._left_out(begin, start)
+        receipts, reads, words = self._left_out(begin, start)
         title = (
             "Earlier messages are left out."
             if summary is None
@@ -789,7 +788,7 @@ class _Shortening:
         all_reads = _measure([_FOUND, *brief])
         lines: list[str] = []
         for detail in _DETAILS:
-            lines = _lines(_DONE, receipts, detail) + _lines(_DOUBTFUL, doubts, detail)
+            lines = _lines(_DONE, receipts, detail)
             if room is None or _measure(lines) + all_reads <= room:
                 break
         size = _measure(lines)
@@ -806,38 +805,26 @@ class _Shortening:
         text = "\n".join((title, *lines, *shown, *said))
         return text, size, len(shown) > len(found) or not found
 
-    def _left_out(
-        self, begin: int, start: int
-    ) -> tuple[list[Done], list[Done], list[Done], list[str]]:
-        """The receipts, reads and doubts that the messages from `start` on do not show, and words."""
+    def _left_out(self, begin: int, start: int) -> tuple[list[Done], list[Done], list[str]]:
+        """The calls with an effect that the messages from `start` on do not show, others, and words."""
         shown = Counter(
-            Done(call.name, call.arguments, None).key
-            for said in self.read[start:]
-            for call in said.calls
+            call.key for at in range(start, len(self.read)) for call, _ in self.calls.get(at, ())
         )
         receipts = _unseen(_receipts(self.shrink.receipts, self.shrink.summary), shown)
         reads = _unseen(self.shrink.reads, shown)
-        doubts = _unseen(self.shrink.doubts, shown)
-        ended = (*self.shrink.receipts, *self.shrink.reads, *self.shrink.doubts)
-        known = Counter(done.key for done in ended)
+        known = Counter(done.key for done in (*self.shrink.receipts, *self.shrink.reads))
         words: list[str] = []
         for at in range(begin, start):
-            said = self.read[at]
-            for place, call in enumerate(said.calls):
-                found = self.pairs.get((at, place))
-                result = None if found is None else self.read[found[0]].results[found[1]]
-                done = Done(
-                    call.name, call.arguments, "no result" if result is None else result.output
-                )
+            for done, failed in self.calls.get(at, ()):
                 if known[done.key] > 0:
                     known[done.key] -= 1
                     continue
-                effect = self.shrink.effects.get(call.name, Effect.UNKNOWN)
-                is_read = effect == Effect.READ or result is None or result.failed
-                (reads if is_read else receipts).append(done)
+                effect = self.shrink.effects.get(done.tool, Effect.UNKNOWN)
+                (reads if failed or effect == Effect.READ else receipts).append(done)
+            said = self.read[at]
             if said.role == "model" and said.text:
                 words.append(f"- {one_line(said.text, _SHORT)}")
-        return receipts, reads, doubts, words[-_MOST_WORDS:]
+        return receipts, reads, words[-_MOST_WORDS:]
 
     def _is_output(self, at: int) -> bool:
         """Whether a user's message is the result of a call: it ends with one, and says little else."""
