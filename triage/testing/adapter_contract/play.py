@@ -20,6 +20,7 @@ from triage.core import (
     is_reused,
 )
 from triage.engine import Agent
+from triage.testing.time import VirtualTime
 
 from .bench import Bench, Heard, Script, World, asks, call
 from .provider import check_wire, provider
@@ -171,6 +172,7 @@ class Stage:
         self.bench = bench
         self.world = World(script)
         self.events: list[Event] = []
+        self._clock = VirtualTime()
         self._stack = AsyncExitStack()
         self._url = ""
 
@@ -182,7 +184,8 @@ class Stage:
         await self._stack.aclose()
 
     async def agent(self, **options: Any) -> Agent[Any]:
-        """An agent of the bench with these options."""
+        """An agent of the bench with these options; its waits take no time."""
+        options.setdefault("environment", self._clock)
         made = self.bench.agent(
             self.world, self._url, observers=[self._see, *self._observers], **options
         )
