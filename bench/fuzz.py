@@ -49,6 +49,7 @@ HARNESSES = (
     ),
     Harness("properties", 0.2, "-m pytest -m hypothesis --timeout 1800 --hypothesis-seed {seed}"),
     Harness("state machines", 0.2, "-m pytest -k machine --timeout 1800"),
+    Harness("products", 0.1, "-m pytest -m products --timeout 1800"),
     Harness("kills", 0.1, "tests/crash_matrix.py --seconds 60 --kills 10000 --seed {seed}"),
     Harness("two that recover", 0.04, "-m bench.races --rounds 20"),
     Harness("flipped bits", 0.04, "-m bench.flips --flips 300 --seed {seed}"),

@@ -37,6 +37,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of a file that plays some rows of a product; `make fuzz` plays them all."""
+    for item in items:
+        if hasattr(getattr(item, "module", None), "covering"):
+            item.add_marker(pytest.mark.products)
+
+
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Every async test runs on both."""

@@ -3,12 +3,56 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import combinations, product
 from typing import Any
 
 import anyio
 import pytest
+from store_kinds import EXAMPLES
+
+
+def covering(
+    *axes: Iterable[Any],
+    together: int = 1,
+    times: int = 1,
+    where: Callable[..., bool] = lambda *_: True,
+) -> list[tuple[Any, ...]]:
+    """Some rows of a product of axes; all of them where TRIAGE_EXAMPLES is above 1, as nightly.
+
+    Any `together` values of different axes meet in `times` rows at least, or in all that there are: by
+    default each value is in a row, and with 2 any two values are. where: which rows there are, by their
+    values; by default all.
+    """
+    values = [list(axis) for axis in axes]
+    rows = [
+        (at, row)
+        for at, row in zip(
+            product(*(range(len(axis)) for axis in values)), product(*values), strict=True
+        )
+        if where(*row)
+    ]
+    if EXAMPLES > 1:
+        return [row for _, row in rows]
+    left = {at: list(combinations(enumerate(at), together)) for at, _ in rows}
+    met: Counter[tuple[tuple[int, int], ...]] = Counter()
+    chosen: set[tuple[int, ...]] = set()
+    while left:
+        # The row with the most values that are still to be met, and of those the one with the rarest.
+        best = min(
+            left,
+            key=lambda at: (
+                -sum(met[part] < times for part in left[at]),
+                sum(met[part] for part in left[at]),
+            ),
+        )
+        if all(met[part] >= times for part in left[best]):
+            break
+        met.update(left.pop(best))
+        chosen.add(best)
+    return [row for at, row in rows if at in chosen]
 
 
 def table(

@@ -6,14 +6,15 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from store_kinds import missing
 
 ROOT = Path(__file__).parents[1]
 REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")
 UNSOLVABLE = 1
+VERSIONS = ("3.11.0", "3.12", "3.13")
 ENVIRONMENT = dict(os.environ)
 """That of the caller, with its certificates: fixtures change it."""
 
@@ -24,8 +25,18 @@ def pins(text: str) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in found}
 
 
-@pytest.mark.parametrize("version", ["3.11.0", "3.12", "3.13"])
-def test_the_constraints_hold_and_name_every_package(version: str) -> None:
+def test_the_constraints_hold_and_name_every_package() -> None:
+    with ThreadPoolExecutor() as pool:  # they wait for the index
+        asked = {version: pool.submit(compiled, version) for version in VERSIONS}
+    pinned = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    for version, done in asked.items():
+        chosen = pins(done.result())
+        assert len(chosen) > 100, version
+        assert {name: pinned.get(name) for name in chosen} == chosen, version
+
+
+def compiled(version: str) -> str:
+    """All packages that are installed on a version of Python."""
     command = [
         sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--quiet", "--no-header",
         "--all-extras", "--group", "dev", "--group", "demo",
@@ -37,6 +48,4 @@ def test_the_constraints_hold_and_name_every_package(version: str) -> None:
     if done.returncode not in (0, UNSOLVABLE):
         missing("a package index, or uv", OSError(done.stderr[-300:]))
     assert done.returncode == 0, done.stderr
-    pinned, chosen = pins((ROOT / "constraints.txt").read_text(encoding="utf-8")), pins(done.stdout)
-    assert len(chosen) > 100
-    assert {name: pinned.get(name) for name in chosen} == chosen
+    return done.stdout

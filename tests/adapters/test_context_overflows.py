@@ -23,6 +23,8 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from store_kinds import EXAMPLES
+from tables import covering
 
 import triage
 from triage import Agent, TriageEscalationError
@@ -437,8 +439,7 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(("name", "case"), covering(WAYS, CASES, times=2))
 async def test_each_effect_is_made_once_and_each_later_request_fits(name: str, case: str) -> None:
     limit, narrows, told, mixed = CASES[case]
     plan = MIXED if mixed else PLAN
@@ -451,8 +452,12 @@ async def test_each_effect_is_made_once_and_each_later_request_fits(name: str, c
     assert model.overflows <= (overflows if told else 2 * overflows), model.sizes
 
 
+WIRES = ("run_model_chat", "own_text", "openai_agents", "own_anthropic", "langgraph", "pydantic")
+"""A way for each form of a conversation."""
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", WAYS if EXAMPLES > 1 else WIRES)
 async def test_receipts_of_many_effects_become_short_and_none_is_dropped(name: str) -> None:
     plan: list[Part] = [("send_email", {"to": f"p{n}@x.org"}) for n in range(40)]
     model = Model([("read_page", {"n": 1}), *plan], 7_000, (32,))

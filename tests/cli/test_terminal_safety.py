@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from cli_runs import Office
 from hostile_texts import STEERING, steers, styled_by_us
 from rich.console import Console
 from support import FakeEnvironment
+from tables import covering
 
 import triage
 from triage import (
@@ -111,8 +112,22 @@ def refusing(observed: Any) -> None:
     raise ForeignError(str(observed))
 
 
-def of_a_run(text: str, store: SQLiteStore) -> dict[str, str]:
-    """What a run in which `text` is everything shows its program, by channel."""
+ENDS = ("escalated", "asked", "diagnosis asked", "reason", "in doubt")
+
+
+def _ends_in(name: str, text: str) -> tuple[Any, FailurePolicy]:
+    """A function and the policy by which its run comes to this end."""
+    policies = {
+        "asked": FailurePolicy(default=Suspend(f"the tool says {text}; go on?")),
+        "diagnosis asked": FailurePolicy(default=Suspend()),
+        "reason": FailurePolicy(default=Escalate(f"it said {text}")),
+    }
+    function = doubting if name == "in doubt" else acting
+    return function, policies.get(name) or FailurePolicy.recommended()
+
+
+def of_a_run(text: str, store: SQLiteStore, ends: Sequence[str]) -> dict[str, str]:
+    """What runs in which `text` is everything show their program, by channel."""
     log = io.StringIO()
     handler = logging.StreamHandler(log)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -124,13 +139,8 @@ def of_a_run(text: str, store: SQLiteStore) -> dict[str, str]:
         LoggingObserver(), Progress(Console(file=progress, width=300)), refusing,
     ]  # fmt: skip
     try:
-        for name, function, policy in (
-            ("escalated", acting, FailurePolicy.recommended()),
-            ("asked", acting, FailurePolicy(default=Suspend(f"the tool says {text}; go on?"))),
-            ("diagnosis asked", acting, FailurePolicy(default=Suspend())),
-            ("reason", acting, FailurePolicy(default=Escalate(f"it said {text}"))),
-            ("in doubt", doubting, FailurePolicy.recommended()),
-        ):
+        for name in ends:
+            function, policy = _ends_in(name, text)
             agent = Agent(
                 function, policy, name=text, store=store, observers=observers,
                 limits=Limits(attempts=2), environment=CLOCK,
@@ -226,9 +236,10 @@ def found_in(channels: Mapping[str, str]) -> list[str]:
 @pytest.mark.usefixtures("theirs_may_block")
 def test_nothing_steers_what_a_program_reads_of_a_run(tmp_path: Path) -> None:
     failures: list[str] = []
+    rows = covering(STEERING, ENDS, times=2)
     for name, text in STEERING.items():
         store = SQLiteStore(str(tmp_path / "runs.db"))
-        channels = of_a_run(text, store)
+        channels = of_a_run(text, store, [end for other, end in rows if other == name])
         failures += [f"{name}: {wrong}" for wrong in found_in(channels)]
     assert not failures, "\n".join([str(len(failures)), *failures])
 
@@ -359,13 +370,20 @@ def test_no_command_lets_a_text_steer_its_terminal(
     Path("agents.py").write_text(AGENTS, encoding="utf-8")
     office, run = Office(room.text, room.folder), Terminal(capsys)
     texts = list(STEERING.items())
-    for at, (name, text) in enumerate(texts[3::6] if terminal else texts):
+    if terminal:
+        texts = texts[3::6]
+    looks = covering([name for name, _ in texts], LOOKS, times=2)
+    for at, (name, text) in enumerate(texts):
         office.write(f"asks-{at}", journal(f"asks-{at}", text, over=False))
         office.write(f"over-{at}", journal(f"over-{at}", text, over=True))
         office.write(text, journal(text, text, over=True))
         run(name, "incidents", "report", f"it says {text}", "--agent-id", f"A {text}")
         error = room.report(f"it said {text}", agent_id=f"B {at}").error_id
-        _look_at_one(run, name, text, at, error, whole=at % 9 == 0)
+        for _, look in (row for row in looks if row[0] == name):
+            words = [word.format(at=at, error=error, text=text) for word in LOOKS[look]]
+            run(name, *words, shows=text if text.isprintable() else "")
+        if at % 9 == 0:
+            _look_at_all(run, name, text, at, error)
     for form in ((), ("--json",)):
         for command in ("runs list", "incidents list", "incidents detect", "incidents log",
                         "incidents stats", "supervise --once"):  # fmt: skip
@@ -373,16 +391,19 @@ def test_no_command_lets_a_text_steer_its_terminal(
     assert not run.failures, "\n".join([str(len(run.failures)), *run.failures])
 
 
-def _look_at_one(run: Terminal, name: str, text: str, at: int, error: str, *, whole: bool) -> None:
-    """Every command that shows, or refuses, this text. whole: all of them."""
+LOOKS = {
+    "a question": ("runs", "show", "asks-{at}"),
+    "a run": ("runs", "show", "over-{at}"),
+    "an incident": ("incidents", "show", "{error}"),
+    "a run that asks": ("run", "agents:asking", "{text}"),
+}
+"""Commands that show any text, by what they show."""
+
+
+def _look_at_all(run: Terminal, name: str, text: str, at: int, error: str) -> None:
+    """Every command that shows, or refuses, this text."""
     asks, over = f"asks-{at}", f"over-{at}"
     plain = text if text.isprintable() else ""
-    run(name, "runs", "show", asks, shows=plain)
-    run(name, "runs", "show", over, shows=plain)
-    run(name, "incidents", "show", error, shows=plain)
-    run(name, "run", "agents:asking", text, shows=plain)
-    if not whole:
-        return
     stored = json.loads(dumps(RunStarted("r", 0, 0.0, text)))["agent"]
     run(name, "runs", "show", asks, "--json", shows="" if "\0" in stored else stored)
     run(name, "runs", "show", over, "--events", shows="" if "\0" in stored else stored)

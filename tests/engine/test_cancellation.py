@@ -16,7 +16,7 @@ from calls import question_of
 from durable_runs import PAYMENTS, RUN, Kept, brought_to_its_end, check_journal, payments, policy_of
 from store_kinds import Opened
 from support import Says
-from tables import table
+from tables import covering, table
 
 import triage
 from triage import Agent
@@ -26,11 +26,10 @@ from triage.stores import MemoryStore, Store
 pytestmark = pytest.mark.anyio
 EXPECTED = ["paid 5", "paid 7"]
 HOW = ("scope", "native", "scope twice", "native twice")
+WHAT = ("run", "resume", "recover")
 SWEPT = [
-    (kind, what, how)
-    for kind, ways in (("sqlite", HOW), ("postgres", ("scope",)))
-    for what in ("run", "resume", "recover")
-    for how in ways
+    *(("sqlite", *row) for row in covering(WHAT, HOW)),
+    *(("postgres", what, "scope") for what in WHAT),
 ]
 """A run is cancelled in each way on a file; the other store shows that it keeps as much."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tables import table
+from tables import covering, table
 
 import triage
 from triage import Agent, Escalate, FailurePolicy, Step, TriageEscalationError
@@ -70,9 +70,7 @@ def _agent(function: Any, folder: Path, *, durable: bool) -> Agent[Any]:
     return Agent(function, FailurePolicy(default=Escalate()), store=store, name="deep")
 
 
-@table("durable", [False, True])
-@table("depth", DEPTHS)
-@table("shape", ERRORS)
+@table("shape, depth, durable", covering(ERRORS, DEPTHS, (False, True), together=2))
 async def test_an_error_of_any_depth_is_the_one_that_is_told(
     tmp_path: Path, shape: str, depth: int, *, durable: bool
 ) -> None:
@@ -114,10 +112,10 @@ PLACES = (
 )
 
 
-@table("durable", [False, True])
-@table("depth", DEPTHS)
-@table("shape", [*VALUES, "JSON"])
-@table("place", PLACES)
+@table(
+    "place, shape, depth, durable",
+    covering(PLACES, [*VALUES, "JSON"], DEPTHS, (False, True), together=2),
+)
 async def test_a_value_of_any_depth_is_taken_or_refused(
     tmp_path: Path, place: str, shape: str, depth: int, *, durable: bool
 ) -> None:

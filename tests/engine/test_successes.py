@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tables import table
+from tables import covering, table
 
 from triage import FailureType, TriageEscalationError, not_attempted
 from triage.core import Cause
@@ -74,34 +74,38 @@ def plays(way: str, case: Case) -> bool:
     return not (raises and way in ("langgraph", "pydantic", "run_tools"))
 
 
-@table("way", list(WAYS))
-async def test_a_healthy_success_is_given_back_at_once(way: str) -> None:
-    for case in HEALTHY:
-        if plays(way, case):
-            world = played_by(case, second="asked again")
-            assert await run(way, world) == text_of(case.answer), case.name
-            assert len(world.asked) == len(case.calls) + 1, case.name
+@table("way, case", covering(WAYS, HEALTHY, times=2, where=plays))
+async def test_a_healthy_success_is_given_back_at_once(way: str, case: Case) -> None:
+    world = played_by(case, second="asked again")
+    assert await run(way, world) == text_of(case.answer)
+    assert len(world.asked) == len(case.calls) + 1
 
 
 LEFT = ("login_after_data",)
 """An answer that denies something is never held against the record."""
 
 
-@table("way", [way for way in WAYS if way not in MODELLESS])
+@table(
+    "way, case",
+    covering(
+        [way for way in WAYS if way not in MODELLESS],
+        [case for case in WRONG if case.name not in LEFT],
+        times=2,
+        where=plays,
+    ),
+)
 async def test_a_failure_that_an_answer_leaves_out_is_asked_about_and_nothing_is_done_twice(
-    way: str,
+    way: str, case: Case
 ) -> None:
-    for case in WRONG:
-        if plays(way, case) and case.name not in LEFT:
-            world = played_by(case, second=f"It did not work: {case.calls[-1].tool} failed.")
-            assert "did not work" in str(await run(way, world)), case.name
-            made = [(call.tool, json.dumps(call.given)) for call in case.calls]
-            again = [call for call in world.calls if call not in made]
-            assert again == []
-            for call in case.calls:
-                if call.effect == "once" and call.error is None:
-                    times = world.calls.count((call.tool, json.dumps(call.given)))
-                    assert times == made.count((call.tool, json.dumps(call.given))), case.name
+    world = played_by(case, second=f"It did not work: {case.calls[-1].tool} failed.")
+    assert "did not work" in str(await run(way, world))
+    made = [(call.tool, json.dumps(call.given)) for call in case.calls]
+    again = [call for call in world.calls if call not in made]
+    assert again == []
+    for call in case.calls:
+        if call.effect == "once" and call.error is None:
+            times = world.calls.count((call.tool, json.dumps(call.given)))
+            assert times == made.count((call.tool, json.dumps(call.given)))
 
 
 async def test_an_answer_that_another_attempt_could_not_change_is_left_alone() -> None:
