@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import socket
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.sse import sse_client
+from mcp.server.mcpserver import MCPServer
+from support import RETRY
+from tables import table
 
 from triage import Agent, TriageSuspendedError, UsageError, happened
 from triage.adapters.mcp import record
@@ -58,7 +63,7 @@ async def handle(what: str) -> str:
     return "handled"
 
 if len(sys.argv) > 3:
-    server.run("streamable-http", port=int(sys.argv[3]))
+    server.run(sys.argv[3], port=int(sys.argv[4]))
 else:
     server.run("stdio")
 """
@@ -68,7 +73,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 class Shop:
-    """A server of its own process, over either transport, that can be started again."""
+    """A server of its own process, over any transport, that can be started again."""
 
     def __init__(self, folder: Path, transport: str, how: str) -> None:
         self.folder, self.transport = folder, transport
@@ -88,7 +93,7 @@ class Shop:
 
     async def start(self) -> None:
         """Start an HTTP server, and wait until it takes connections."""
-        command = [sys.executable, *self.arguments, str(self.port)]
+        command = [sys.executable, *self.arguments, self.transport, str(self.port)]
         self.process = await anyio.open_process(command, stdout=None, stderr=None)
         while True:
             try:
@@ -106,14 +111,16 @@ class Shop:
 
     async def ensure(self) -> None:
         """Start an HTTP server that has died again."""
-        if self.transport == "http" and (self.process is None or await _ended(self.process)):
+        if self.transport != "stdio" and (self.process is None or await _ended(self.process)):
             await self.stop()
             await self.start()
 
     def client(self) -> Client:
         self.opened += 1
-        if self.transport == "http":
+        if self.transport == "streamable-http":
             return Client(f"http://127.0.0.1:{self.port}/mcp", mode="legacy")
+        if self.transport == "sse":
+            return Client(sse_client(f"http://127.0.0.1:{self.port}/sse"))
         return Client(StdioServerParameters(command=sys.executable, args=self.arguments))
 
 
@@ -126,7 +133,7 @@ async def _ended(process: Any) -> bool:
 
 @pytest.mark.parametrize("tool", CALLS)
 @pytest.mark.parametrize("how", ["during", "before"])
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("transport", ["stdio", "streamable-http", "sse"])
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_reads_go_on_with_a_new_session_and_effects_in_doubt_are_asked(
     tmp_path: Path, transport: str, how: str, tool: str
@@ -199,6 +206,50 @@ async def test_a_session_that_was_given_says_once_gone_what_would_open_it_anew(
             await Agent(agent, environment=VirtualTime()).run("go")
     assert "the MCP session is gone" in caplog.text
     assert shop.ledger == ["pay"]
+
+
+@table(
+    ("code", "message", "opened", "asks"),
+    [
+        (-32600, "Session terminated", 2, False),
+        (-32600, "Session not found", 2, False),
+        (-32001, "Session not found", 2, False),
+        (-32600, "Sitzung abgelaufen", 2, True),
+        (-32001, "unknown Mcp-Id", 2, True),
+        (-32000, "Bad Request: Server not initialized", 2, True),
+        (-32600, "server answered a request with 202 Accepted", 2, True),
+        (-32700, "Failed to parse JSON response: 1 validation error", 1, True),
+        (-32602, "no such tool", 1, False),
+        (-32603, "boom", 1, True),
+    ],
+)
+async def test_a_session_is_gone_by_its_code_and_only_a_refusal_of_it_never_ran(
+    code: int, message: str, opened: int, *, asks: bool
+) -> None:
+    server = MCPServer("shop")
+    errors = [MCPError(code, message)]
+    count: list[int] = []
+
+    @server.tool()
+    async def pay(cents: int) -> str:
+        if errors:
+            raise errors.pop()
+        return "receipt"
+
+    def opens() -> Client:
+        count.append(1)
+        return Client(server)
+
+    async with record(opens, effects={"pay": "once"}) as client:
+
+        async def agent(task: str) -> Any:
+            return await client.call_tool("pay", {"cents": 300})
+
+        wrapped = Agent(agent, RETRY, environment=VirtualTime())
+        with pytest.raises(TriageSuspendedError) if asks else nullcontext():
+            await wrapped.run("go")
+        await client.call_tool("pay", {"cents": 300})
+    assert len(count) == opened
 
 
 async def test_what_opens_sessions_has_to_be_entered_first() -> None:

@@ -84,7 +84,7 @@ async def test_a_failure_is_diagnosed_for_what_it_is(
     turn: Any, options: dict[str, Any], failure: str, cause: str
 ) -> None:
     agent = PydanticAgent(Scripted(turn).model, tools=[take, _breaks], **options)
-    wrapped = triage.wrap(agent, always(Escalate()), effects={"_breaks": "read"})
+    wrapped = triage.wrap(agent, always(Escalate()), effects={"_breaks": "read", "take": "read"})
     with pytest.raises(TriageEscalationError) as caught:
         await wrapped.run("go")
     assert caught.value.context is not None

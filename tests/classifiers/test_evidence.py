@@ -134,13 +134,13 @@ def test_a_wrapped_answer_the_last_tool_could_not_parse_is_the_other_sides() -> 
     [
         [],
         [search("a")],
-        [Step(action="model", llm_output="<html>", error="no JSON")],
+        [Step(action="model", llm_output="fares:", error="no JSON")],
         [search("a", output=None, error="timed out", exception_type="ReadTimeout")],
-        [failed_call(json_error("<html>")), search("b")],
+        [failed_call(json_error("fares:")), search("b")],
     ],
 )
 def test_without_a_tool_that_failed_so_it_is_the_models_output(steps: list[Step]) -> None:
-    assert diagnose(json_error("<html>"), steps).cause == Cause.MALFORMED_OUTPUT
+    assert diagnose(json_error("fares:"), steps).cause == Cause.MALFORMED_OUTPUT
 
 
 def test_a_broken_argument_is_the_models_own() -> None:

@@ -13,9 +13,10 @@ import anyio
 import httpx
 import pytest
 
-from triage import Diagnosis, Step, diagnose
+from triage import Agent, Diagnosis, Step, diagnose
 from triage.classifiers import RulesClassifier
 from triage.core import Cause, ErrorInfo, FailureType, Severity, Trajectory
+from triage.testing import VirtualTime
 
 LINES = (Path(__file__).parent / "words.jsonl").read_text(encoding="utf-8").splitlines()
 """One text a line. as: the ways it is met. tool: that was called. is: the causes that may be named, `?`
@@ -93,6 +94,50 @@ def test_what_has_to_be_paid_for_never_passes_by_itself(status: int, words: str)
         assert (found.cause, found.severity) == (Cause.QUOTA_EXHAUSTED, Severity.CRITICAL), error
 
 
+# Credentials -----------------------------------------------------------------------------------------
+
+XML = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>{code}</Code><Message>{words}</Message><RequestId>4442</RequestId></Error>"""
+ERROR_RESPONSE = """\
+<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+  <Error><Type>Sender</Type><Code>{code}</Code><Message>{words}</Message></Error>
+</ErrorResponse>"""
+ERRORS = """\
+<Response><Errors><Error><Code>{code}</Code><Message>{words}</Message></Error></Errors></Response>"""
+JSON = '{{"error": {{"code": "{code}", "message": "{words}"}}}}'
+
+
+@pytest.mark.parametrize("form", [XML, "\ufeff" + XML, ERROR_RESPONSE, ERRORS, JSON])
+@pytest.mark.parametrize(("named", "code", "words"), [
+    ("auth", "ExpiredToken", "The provided token has expired."),
+    ("auth", "TokenRefreshRequired", "The provided token must be refreshed."),
+    ("auth", "InvalidAccessKeyId", "The key you provided does not exist in our records."),
+    ("auth", "InvalidClientTokenId", "No"),
+    ("auth", "access_token_expired", "No"),
+    ("auth", "BadRequest", "The security token included in the request is expired"),
+    ("auth", "BadRequest", "The refresh token has been revoked."),
+    ("bad_request", "MalformedXML", "The XML you provided was not well-formed."),
+    ("bad_request", "InvalidArgument", "The continuation token provided is incorrect."),
+    ("bad_request", "ExpiredIterator", "The iterator has expired."),
+    ("bad_request", "InvalidPageToken", "The page token has expired."),
+    ("bad_request", "BadRequest", "The token limit of this model is 4096."),
+])  # fmt: skip
+def test_a_credential_that_is_refused_as_a_bad_request_is_told_from_one(
+    named: str, code: str, words: str, form: str
+) -> None:
+    request = httpx.Request("GET", "https://bucket.example/key")
+    text = form.format(code=code, words=words)
+    response = httpx.Response(400, request=request, text=text)
+    error = httpx.HTTPStatusError("Client error", request=request, response=response)
+    plain = ErrorInfo(
+        "APIError", mro=("lib.APIError",), message=f"400 {code}: {words}", status_code=400
+    )
+    assert cause(diagnose(error)) == named
+    if code == "BadRequest":
+        assert cause(diagnose(plain)) == named
+
+
 # Bodies in texts and arguments -----------------------------------------------------------------------
 
 BODIES: list[tuple[str, str, dict[str, Any]]] = [
@@ -140,6 +185,64 @@ def test_data_of_the_agents_own_is_no_answer() -> None:
         KeyError("{'code': 503, 'message': 'x'}"),
     ):
         assert diagnose(error).failure_type is not FailureType.EXTERNAL_FAULT
+
+
+# Pages in place of data ------------------------------------------------------------------------------
+
+PAGES = [
+    "<!DOCTYPE html><html><head><title>Sign in</title></head><body>Please sign in</body></html>",
+    "\n\n  <html lang='en'><body>Maintenance</body></html>",
+    "<!doctype HTML>\n<HTML><BODY>We will be back soon.</BODY></HTML>",
+]
+OTHERS = ["", "Sure! Here it is: 5", '{"price": 5', "<price>5</price>", "the <html> element"]
+
+
+def parsed(text: str, way: str) -> Exception:
+    response = httpx.Response(200, text=text, request=httpx.Request("GET", "http://service/x"))
+    try:
+        if way == "json.loads":
+            json.loads(text)
+        elif way == "response.json":
+            response.json()
+        else:
+            try:
+                json.loads(text)
+            except ValueError as error:
+                raise RuntimeError("no prices today") from error
+    except Exception as error:
+        return error
+    raise AssertionError(text)
+
+
+@pytest.mark.parametrize("way", ["json.loads", "response.json", "raised from it"])
+@pytest.mark.parametrize("text", [*PAGES, *OTHERS])
+def test_a_page_that_is_no_json_is_a_services_and_other_text_the_models(
+    text: str, way: str
+) -> None:
+    found = diagnose(parsed(text, way))
+    page = text in PAGES
+    assert cause(found) == ("bad_response" if page else "malformed_output")
+    assert (found.failure_type is FailureType.EXTERNAL_FAULT) == page
+    said = [Step(action="model", llm_output=text)]
+    assert cause(diagnose(parsed(text, way), said)) == "malformed_output"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("text", PAGES)
+async def test_what_reads_a_page_is_tried_twice_and_not_at_once(text: str) -> None:
+    began: list[tuple[float, str | None]] = []
+    time = VirtualTime()
+
+    async def work(_task: str, *, _triage_hint: str | None = None) -> str:
+        began.append((time.monotonic(), _triage_hint))
+        if _triage_hint is None:
+            json.loads(text)
+        return "by another way"
+
+    assert await Agent(work, environment=time).run("t") == "by another way"
+    (first, _), (second, _), (_, hint) = began
+    assert second > first
+    assert hint is not None
 
 
 # Noise in groups ----------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import pytest
+from pydantic import AfterValidator, BeforeValidator, PlainValidator
 from support import Says, always
 from tables import table
 
@@ -143,6 +144,20 @@ async def test_a_check_is_given_up_at_the_deadline(
     assert isinstance(error, TriageEscalationError)
     assert error.context is not None
     assert error.context.diagnosis.cause is Cause.LIMIT or "took longer" in str(error)
+
+
+@table("over", [AfterValidator, BeforeValidator, PlainValidator], at_once=True)
+async def test_a_validator_of_a_results_type_is_given_up_at_the_deadline(
+    over: Any, released: threading.Event
+) -> None:
+    async def answers(task: str) -> str:
+        return "42"
+
+    checks = Checks(result_type=Annotated[str, over(lambda _: released.wait())])
+    error = await ended(Agent(answers, checks=checks, limits=Limits(seconds=0.5)))
+    assert isinstance(error, TriageEscalationError)
+    assert error.context is not None
+    assert "result_type did not answer before the run's deadline" in str(error)
 
 
 @table(("way", "where"), itertools.product(("async", "sync"), ("loop", "thread")), at_once=True)

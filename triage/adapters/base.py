@@ -100,6 +100,7 @@ from triage.engine import ask as ask_for_leave
 from triage.strategies import RetryLayer
 
 from .calls import (
+    Declared,
     Ended,
     Form,
     ModelCall,
@@ -345,7 +346,7 @@ class ToolOptions(TypedDict, total=False):
     None: inferred from the tool's name, else unknown. form: for results that are not JSON; None stores them
     as they are. function: what the tool runs; a `@triage.tool` records itself, and is only called.
     refused: turns the message for the model into a result of the framework; None raises CallRefused.
-    finishing: as `Adapter.finishing`, for this call; 0 cuts it off at once.
+    finishing: as `Adapter.finishing`, for this call; 0 cuts it off at once. schema: of the arguments.
     """
 
     id: str | None
@@ -354,6 +355,7 @@ class ToolOptions(TypedDict, total=False):
     function: object
     refused: Callable[[str], Any] | None
     finishing: float
+    schema: Mapping[str, Any] | None
 
 
 class Seam:
@@ -512,9 +514,9 @@ class Seam:
         """Call a tool and record the call; return its result, or `form.load` of the recorded one.
 
         do: runs the tool. arguments: as the model gave them. options: see `ToolOptions`. Raises what `do`
-        raises. A result that `form.failed` recognises as an error is returned like any other, and its step
-        has the error. The tool answered, so the call is not in doubt; the next attempt gets the same
-        result, or calls the tool again where it may be repeated.
+        raises. A result that `form.failed` recognises as an error is returned like any other, but the call
+        has failed: facts decide whether it may have happened, as those of an exception do. A call in doubt
+        does not end the attempt; it is asked about before it is made again.
 
         Arguments that do not fit the tool are refused, unless the framework validates them itself
         (`Adapter.validates`): `do` is not called, and the refusal is recorded. A call that must not be
@@ -554,8 +556,15 @@ class Seam:
         self, name: str, arguments: Any, do: Callable[[], Any], options: ToolOptions
     ) -> RecordedToolCall:
         effect = self.adapter.effects.get(name, options.get("effect"))
-        id_, form = options.get("id"), options.get("form")
-        return RecordedToolCall(do, name, arguments, effect=effect, id=id_, form=form)
+        return RecordedToolCall(
+            do,
+            name,
+            arguments,
+            effect=effect,
+            id=options.get("id"),
+            form=options.get("form"),
+            declared=lambda: Declared(options.get("schema")),
+        )
 
     def _refusal(self, name: str, arguments: Any, id_: str | None) -> CallRefused | None:
         """Record and return why a call is refused; None where it may be made."""

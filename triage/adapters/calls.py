@@ -19,7 +19,18 @@ from typing import Any, NamedTuple, cast
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from triage.core import UNSAFE, Effect, Step, Usage, digest, infer_effect, is_reused, plain
+from triage.classifiers import REFUSED_ARGUMENTS, error_of_result
+from triage.core import (
+    Effect,
+    ErrorInfo,
+    Step,
+    Usage,
+    capture,
+    digest,
+    infer_effect,
+    is_reused,
+    plain,
+)
 from triage.core.messages.base import Answer, ending_of, mapping, refused_request
 from triage.engine import (
     BRIEF,
@@ -49,10 +60,14 @@ _DIGITS = 32
 
 
 class Failed(NamedTuple):
-    """A tool that answered with an error. kind: its class, or whatever it is called."""
+    """A tool that answered with an error. kind: its class, or whatever it is called.
+
+    refuses: that class asks for other arguments.
+    """
 
     text: str
     kind: str | None = None
+    refuses: bool = False
 
 
 class Form(NamedTuple):
@@ -76,6 +91,17 @@ class Form(NamedTuple):
 
         form = cls(dump, lambda data: model.model_validate_json(json.dumps(data)))
         return form if read is None else form._replace(read=read)
+
+
+class Declared(NamedTuple):
+    """What is known of a tool's declaration.
+
+    schema: of its arguments, None if it is not known. exists: False if the tools that there are were
+    declared, and it is none of them.
+    """
+
+    schema: Mapping[str, Any] | None = None
+    exists: bool = True
 
 
 @dataclass(frozen=True)
@@ -228,7 +254,7 @@ class RecordedToolCall(_FrameworkCall):
     """A tool call of a framework's.
 
     effect: None where nobody declared it. id: the model's own id of the call, None without one. form: of a
-    result that is no JSON.
+    result that is no JSON. declared: says what is known of the tool's declaration.
     """
 
     def __init__(
@@ -240,6 +266,7 @@ class RecordedToolCall(_FrameworkCall):
         effect: Effect | str | None = None,
         id: str | None = None,
         form: Form | None = None,
+        declared: Callable[[], Declared] = Declared,
     ) -> None:
         self.name = name
         self.declared = effect is not None
@@ -248,7 +275,9 @@ class RecordedToolCall(_FrameworkCall):
         self.function = do
         self._id = id
         self._form = form
+        self._declared = declared
         self._failed: Failed | None = None
+        self._raised: ErrorInfo | None = None
         named = plain(arguments)
         if not isinstance(named, dict) or not all(map(str.isidentifier, named)):
             named = {} if named is None else {"arguments": named}
@@ -268,6 +297,8 @@ class RecordedToolCall(_FrameworkCall):
             return super().dumped(result)
         data = plain(self._form.dump(result))
         self._failed = self._form.failed(data)
+        if self._failed is not None and isinstance(result, BaseException):
+            self._raised = capture(result)
         return data, True
 
     def loaded(self, data: Any) -> Any:
@@ -276,9 +307,20 @@ class RecordedToolCall(_FrameworkCall):
         self._failed = self._form.failed(data)
         return self._form.load(data)
 
-    def fails(self, data: Any) -> bool:
-        """Whether to call again: an error does not count as an answer where the tool may be repeated."""
-        return self._failed is not None and self.effect not in UNSAFE
+    def failure(self, data: Any) -> ErrorInfo | None:
+        """The error that a result stands for: by the framework's own exception, else by its text."""
+        if self._failed is None:
+            return None
+        text, kind, refuses = self._failed
+        raised = self._raised
+        if raised is not None and raised.not_attempted:
+            return replace(raised, hint=REFUSED_ARGUMENTS) if refuses else raised
+        if raised is not None and raised.related:
+            return raised
+        schema, exists = self._declared()
+        return error_of_result(
+            text, kind or "ToolError", self.name, self._bound, schema, exists=exists
+        )
 
     def step(self, step: Step) -> Step:
         """Add the model's id of the call, and the error that the result stands for."""
@@ -286,7 +328,7 @@ class RecordedToolCall(_FrameworkCall):
             step = replace(step, metadata={**(step.metadata or {}), "id": self._id})
         if self._failed is None or step.error:
             return step
-        error, kind = self._failed
+        error, kind, _ = self._failed
         return replace(step, tool_output=None, error=error, exception_type=kind)
 
 

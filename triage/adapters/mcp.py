@@ -11,7 +11,7 @@ and opens a new one then:
         ...
 
 What a server says of its tools (`readOnlyHint`, `idempotentHint`, `destructiveHint`) says what may be
-done again; a result that is an error is a step with an error.
+done again; a result that is an error is returned, and its call has failed.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ from triage.core import (
     misuse,
     not_attempted,
 )
+from triage.core.foreign import frames_of
 from triage.core.messages.base import as_text, content_text, listed, mapping
 from triage.engine import Run, current
 
-from .calls import Failed, Form, RecordedToolCall, make
+from .calls import Declared, Failed, Form, RecordedToolCall, make
 from .tools import effect_of_hints
 
 __all__ = ["Reopening", "effect_of_tool", "record"]
@@ -151,22 +152,24 @@ def effect_of_tool(annotations: ToolAnnotations | None) -> Effect:
 
 
 class _Tools:
-    """What is known of a session's tools. listed: whether the server was asked."""
+    """What is known of a session's tools. listed: whether the server was asked. whole: it named all."""
 
     def __init__(
         self, effects: dict[str, Effect], *, trusted: bool, prefix: str, infer: bool
     ) -> None:
         self.effects = effects
         self.prefix = prefix
-        self.listed = False
+        self.listed = self.whole = False
         self._trusted = trusted
         self._unsaid = None if infer else Effect.UNKNOWN
         self._said: dict[str, Effect | None] = {}
+        self._schemas: dict[str, Mapping[str, Any] | None] = {}
 
     def note(self, tools: list[Tool]) -> None:
         """The server has told of these."""
         for tool in tools:
             self._said[tool.name] = effect_of_hints(tool.annotations, trusted=self._trusted)
+            self._schemas[tool.name] = tool.input_schema
 
     def knows(self, name: str) -> bool:
         """Whether there is nothing more to be found out about a tool."""
@@ -182,7 +185,11 @@ class _Tools:
         """A call of a tool, to be recorded."""
         shown = f"{self.prefix}.{name}" if self.prefix else name
         given, effect = arguments or {}, self.effect(name)
-        return RecordedToolCall(do, shown, given, effect=effect, form=RESULT)
+
+        def declared() -> Declared:
+            return Declared(self._schemas.get(name), name in self._schemas or not self.whole)
+
+        return RecordedToolCall(do, shown, given, effect=effect, form=RESULT, declared=declared)
 
 
 _GONE = "the MCP session is gone"
@@ -243,7 +250,10 @@ class Reopening:
         """Call a tool, as a session does; inside of a run the call is recorded."""
 
         async def do() -> Any:
-            return await self._asked("call_tool", name, arguments, *args, **options)
+            result = await self._asked("call_tool", name, arguments, *args, **options)
+            if self._opened is not None:
+                await _list_after(result, self._opened.session, self.triage)
+            return result
 
         run = current.get()
         if not isinstance(run, Run):
@@ -319,11 +329,13 @@ def _recorded_kind(kind: type[Any]) -> type[Any]:
 
         async def do() -> Any:
             try:
-                return await kind.call_tool(self, name, arguments, *args, **options)
+                result = await kind.call_tool(self, name, arguments, *args, **options)
             except Exception as error:
                 if _name(error):
                     logger.warning("%s; record(lambda: …) of what opens it opens a new one", _GONE)
                 raise
+            await _list_after(result, self, tools)
+            return result
 
         return await make(run, tools.call(do, name, arguments))
 
@@ -345,6 +357,16 @@ def _recorded_kind(kind: type[Any]) -> type[Any]:
     return type(kind.__name__, (kind,), names)
 
 
+async def _list_after(result: Any, session: Any, tools: _Tools) -> None:
+    """After an error, ask the server what tools it has: by that it is judged whether the tool has run."""
+    if getattr(result, "is_error", False) and not tools.listed:
+        with suppress(Exception), anyio.move_on_after(_LISTING_S):
+            await _list_all(session, tools)
+
+
+_LISTING_S = 5.0
+
+
 async def _list_all(session: Any, tools: _Tools) -> None:
     """Ask the server what tools it has. What it does not tell is `unknown`, and no failure."""
     if isinstance(session, ClientSessionGroup):
@@ -361,6 +383,7 @@ async def _list_all(session: Any, tools: _Tools) -> None:
                 tools.note(page.tools)
                 cursor = page.next_cursor
                 if cursor is None:
+                    tools.whole = True
                     break
     tools.listed = True  # at the end: calls side by side must not take it for unknown meanwhile
 
@@ -386,38 +409,45 @@ def _failed(data: Any) -> Failed | None:
 
 RESULT = Form(_dump, _load, failed=_failed)
 
-_CONNECTION_CLOSED, _TIMED_OUT = -32000, -32001
-_NEVER_RAN = {
-    -32700: Cause.BAD_REQUEST,
-    -32600: Cause.BAD_REQUEST,
-    -32601: Cause.BAD_REQUEST,
-    -32602: Cause.INVALID_ARGUMENTS,
-}
-"""Codes of JSON-RPC by which a server refuses a request before it does anything."""
-
-
-_NO_SESSION = (-32600, -32001)
-"""Codes with which a request of an unknown session is refused; the second is a timeout otherwise."""
+_CONNECTION_CLOSED, _TIMED_OUT, _INVALID_REQUEST = -32000, -32001, -32600
+_NEVER_RAN = {-32601: Cause.BAD_REQUEST, -32602: Cause.INVALID_ARGUMENTS}
+"""Codes of JSON-RPC by which a server refuses a request before it does anything. The client itself gives
+others (-32600, -32700) to answers that it cannot read."""
 _BROKEN = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream)
 
 
 def _name(error: Exception) -> bool:
-    """Say of an error what its code says; whether the session is gone."""
+    """Say of an error what its code says; whether the session is gone.
+
+    A client's requests are valid, so an invalid one was refused for its session. The code of a timeout is a
+    server's for a session that it does not know, where the client itself has not waited in vain.
+    """
     if isinstance(error, _BROKEN):
         hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
         return True
     if not isinstance(error, MCPError):
         return False
-    if error.code in _NO_SESSION and "session" in str(error).casefold():
-        # The server knows nothing of the session, so it has not begun the call.
-        hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
-        not_attempted(error)
-        return True
     if error.code in _NEVER_RAN:
         hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=_NEVER_RAN[error.code])
         not_attempted(error)
-    elif error.code == _TIMED_OUT:
+        return False
+    if error.code == _TIMED_OUT and isinstance(error.__context__, TimeoutError):
         hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.TIMEOUT)
-    elif error.code == _CONNECTION_CLOSED:
-        hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
-    return error.code == _CONNECTION_CLOSED
+        return False
+    if error.code not in (_CONNECTION_CLOSED, _TIMED_OUT, _INVALID_REQUEST):
+        return False
+    hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
+    refused = error.code != _CONNECTION_CLOSED and "session" in str(error).casefold()
+    if refused or _is_unsent(error):
+        not_attempted(error)
+    return True
+
+
+def _is_unsent(error: Exception) -> bool:
+    """Whether what sends a request has raised before it did anything: its connection was closed already."""
+    frames = frames_of(error)
+    code = frames[-1].f_code if frames else None
+    if code is None or code.co_name != "send_raw_request":
+        return False
+    given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return set(frames[-1].f_locals) <= set(given)

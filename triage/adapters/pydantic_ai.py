@@ -77,7 +77,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
 
-from triage.core import Cause, Effect, FailureType, UsageError, hint, plain
+from triage.core import Cause, FailureType, UsageError, hint, plain
 from triage.core.messages.base import (
     NOT_MADE,
     Answer,
@@ -254,7 +254,7 @@ _KIND = "pydantic_ai"
 """Key that marks a stored result as more than a value, and says what it is."""
 _REFUSALS = {"ModelRetry": ModelRetry, "ToolFailed": ToolFailed}
 Spoken = ModelRetry | ToolFailed | ApprovalRequired | CallDeferred
-"""What a tool raises without failing: the framework goes on, so it counts as a result."""
+"""What a tool raises and the framework goes on with: it counts as a result."""
 
 
 def _dump_result(value: Any) -> Any:
@@ -316,7 +316,9 @@ def _load_result(data: Any) -> Any:
 
 def _failed(data: Any) -> Failed | None:
     kind = data.get(_KIND) if isinstance(data, dict) else None
-    return Failed(as_text(data["message"]), kind) if kind in _REFUSALS else None
+    if kind not in _REFUSALS:
+        return None
+    return Failed(as_text(data["message"]), kind, refuses=kind == "ModelRetry")
 
 
 RESULT = Form(_dump_result, _load_result, failed=_failed)
@@ -777,16 +779,10 @@ class Toolset(WrapperToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        once = self.seam.adapter.effects.get(name) is Effect.ONCE
-
         async def do() -> Any:
             try:
                 return await self.wrapped.call_tool(name, tool_args, ctx, tool)
-            except (ModelRetry, ToolFailed) as refusal:
-                if once and refusal.__context__ is not None:
-                    raise  # the error behind it may have come after the effect
-                return refusal
-            except (ApprovalRequired, CallDeferred) as signal:
+            except (ModelRetry, ToolFailed, ApprovalRequired, CallDeferred) as signal:
                 return signal
 
         answer = await self.seam.tool(
@@ -799,6 +795,7 @@ class Toolset(WrapperToolset[Any]):
             ),
             form=RESULT,
             function=_function_of(tool),
+            schema=tool.tool_def.parameters_json_schema,
         )
         if isinstance(answer, Spoken):
             raise answer

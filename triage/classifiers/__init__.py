@@ -23,6 +23,7 @@ from .detectors.outcomes import changes, omitted
 from .detectors.results import read
 from .detectors.tool_calls import check_output, objection
 from .detectors.watch import Watch
+from .error_results import REFUSED_ARGUMENTS, error_of_result
 from .facts import Fact
 from .grounding import Grounding, Grounds
 from .llm_clients import PROSE, Asked, Unusable, endpoint_of, provider_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOOP",
     "PROSE",
+    "REFUSED_ARGUMENTS",
     "RULES",
     "Asked",
     "Asker",
@@ -67,6 +69,7 @@ __all__ = [
     "consult",
     "diagnose",
     "endpoint_of",
+    "error_of_result",
     "lines",
     "load_schemas",
     "objection",

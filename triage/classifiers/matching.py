@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from triage.classifiers.tables.messages import STATUS_IN_TEXT
+from triage.classifiers.tables.messages import STATUS_IN_TEXT, STATUS_TOLD
 from triage.classifiers.tables.rule import Rule, normal, unquoted, words_of
 from triage.core import (
     Cause,
@@ -548,6 +548,11 @@ def _patterns(keys: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 _WITH_BODY = Pattern(r"\bstatus(?: code)?[ :=]{1,3}[45]\d\d[ :,;-]{1,3}\{\s?[\"']")
 _STATUSES = [Pattern(rf"(?<!\w){pattern}") for pattern in STATUS_IN_TEXT]
+_LEADING = [
+    Pattern(rf"(?:(?:client|server) error ['\"]?)?(?:{pattern})")
+    for pattern in STATUS_IN_TEXT
+    if pattern != STATUS_TOLD
+]
 
 
 def status_in(message: str) -> int | None:
@@ -556,6 +561,13 @@ def status_in(message: str) -> int | None:
     if re.search(r"[45]\d\d(?!\d)", text) is None:
         return None
     hits = (pattern.search(text) for pattern in _STATUSES)
+    return next((int(hit[1]) for hit in hits if hit is not None), None)
+
+
+def leading_status(message: str) -> int | None:
+    """Return the HTTP status that a message begins with, as clients write it, or None."""
+    text = normal(_cut(message))
+    hits = (pattern.match(text) for pattern in _LEADING)
     return next((int(hit[1]) for hit in hits if hit is not None), None)
 
 

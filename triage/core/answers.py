@@ -23,9 +23,10 @@ from .foreign import (
     whole,
     words,
 )
+from .patterns import Pattern
 from .retry_after import from_body, from_details, from_headers, from_text, from_windows
 
-__all__ = ["NO_ANSWER", "Answer", "delay_of", "header_delay", "read_answer"]
+__all__ = ["NO_ANSWER", "Answer", "delay_of", "header_delay", "is_page", "read_answer"]
 
 _STATUS_NAMES = (
     "status_code", "status", "http_status", "http_code", "statusCode", "response_code",
@@ -37,6 +38,8 @@ _BODY_NAMES = (
 )  # fmt: skip
 _MAX_BODY = 16_000
 """Characters of the longest body that is decoded; of a longer one, the beginning is kept."""
+_MAX_PAGE = 200
+"""Characters kept of a page of HTML that is no body by its client's word."""
 _HTTP_SIGNS = ("response", "headers", "hdrs", "grpc_status_code", "http_status", "body", "url")
 
 
@@ -133,7 +136,7 @@ def _held(exc: BaseException, package: str) -> Any:
 
 
 def _body(exc: BaseException, response: object, held: Any, names: tuple[str, ...]) -> Any:
-    found = _validation(exc, names)
+    found = _validation(exc, names) or _page(exc, names)
     if found is not None:
         return found
     if _is_postgres(exc):
@@ -190,6 +193,12 @@ def _decoded(value: object) -> Any:
     if is_a(value, dict) or is_a(value, list) or is_a(value, tuple):
         return plain(value)
     return None
+
+
+def _page(exc: BaseException, names: tuple[str, ...]) -> str | None:
+    """Return the beginning of the page of HTML that a JSON parser refused."""
+    refused = text_of(attr(exc, "doc"), 2_000) if "JSONDecodeError" in names else ""
+    return refused.strip()[:_MAX_PAGE] if is_page(refused) else None
 
 
 def _validation(exc: BaseException, names: tuple[str, ...]) -> Any:
@@ -267,6 +276,9 @@ def _provider_code(exc: BaseException, body: Any) -> str | None:
 
 
 def _body_code(body: Any) -> str | None:
+    if is_a(body, str):
+        named = _XML_CODE.search(body)
+        return None if named is None else named[1]
     error = entry(body, "error")
     for source in (error, body):
         for name in ("code", "error_code", "errorCode", "type", "error_type", "status"):
@@ -275,6 +287,15 @@ def _body_code(body: Any) -> str | None:
                 return code
     code = words(error, 100)
     return None if code is None or " " in code else code
+
+
+_XML_CODE = Pattern(r"<Error>(?:\s*<Type>\w{1,20}</Type>)?\s*<Code>([\w.-]{1,100})</Code>")
+"""In a body of XML, as object stores and the query APIs of AWS write it."""
+
+
+def is_page(text: str) -> bool:
+    """Whether a text is a page of HTML, by its beginning."""
+    return text[:200].lstrip()[:14].lower().startswith(("<!doctype html", "<html"))
 
 
 _NUMBERED = {

@@ -65,7 +65,7 @@ class TriageError(Exception):
     """Base class of all of them. `context` is the `FailureContext` of the failure, None without one.
 
     reporter: makes the report of an error that ends a run; set where it is raised. not_undone: effects
-    that could not be undone, each with the reason.
+    that could not be undone or may have happened, each with the reason.
 
     Always pickles: the live exception and a `result` that does not pickle are left behind, what is known
     of the exception (`context.error`) is kept.

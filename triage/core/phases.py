@@ -11,7 +11,7 @@ from .failures import ErrorInfo
 from .foreign import attr, entry, frames_of, is_a, some, whole, words
 from .retry_after import header
 
-__all__ = ["caught_by_a_client", "made_several_requests", "phase_of"]
+__all__ = ["caught_by_a_client", "made_several_requests", "phase_by_name", "phase_of"]
 
 _NOT_SENT = frozenset(
     """
@@ -51,6 +51,13 @@ _WRAPPERS = (
     "RetryError",
 )  # fmt: skip
 """Endings of class names for any connection trouble, where the wrapped error says more."""
+
+
+def phase_by_name(name: str) -> str | None:
+    """Return how far a request got by the name of a client's class or of a code, or None."""
+    if name in _NOT_SENT or name in _CODES_NOT_SENT:
+        return "not_sent"
+    return "sent" if name in _SENT or name in _CODES_SENT else None
 
 
 def phase_of(

@@ -67,6 +67,7 @@ from triage.core.messages.base import ending_of, refused_request
 from triage.core.waiting import after_a_while
 from triage.strategies import Preset
 
+from .call_keys import name_of_key
 from .compensation import available
 from .config import CallDenied, Config, Guard, GuardedCall, soon
 from .journal import Session
@@ -165,6 +166,24 @@ def question_about(
     return None
 
 
+def doubt_heard(key: str, tool: Tool, run: Recorder, heard: Sequence[str]) -> Question | None:
+    """What must be asked before this unsafe call runs about one that returned an error in this attempt.
+
+    heard: keys of such calls that may have happened all the same. They are asked about before an equal
+    call, and before any other call of a tool that is `once`.
+    """
+    if not heard or run.session.config.durability.on_in_doubt == "rerun":
+        return None
+    state = run.session.state
+    for name in heard:
+        call = state.calls[name]
+        again = name_of_key(name) == name_of_key(key)
+        same = again or (call.tool == tool.name and tool.effect is Effect.ONCE)
+        if same and call.outcome == "in_doubt" and name not in state.approved:
+            return doubt(call, state)
+    return None
+
+
 def _is_same_run(call: Call) -> bool:
     """Whether a call is an inner run that goes on as it was cut off, or anew as it had no effect."""
     return call.outcome is None or (call.outcome == "done" and call.effect not in UNSAFE)
@@ -172,7 +191,10 @@ def _is_same_run(call: Call) -> bool:
 
 def _was_refused(call: Call) -> bool:
     """Whether a call's arguments were refused: it never ran, and will be refused again."""
-    return call.error is not None and call.error.is_a("ValidationError")
+    if call.error is None or call.error.is_a("ValidationError"):
+        return call.error is not None
+    hint = call.error.hint or {}
+    return call.outcome == "not_attempted" and hint.get("cause") == Cause.INVALID_ARGUMENTS
 
 
 def to_be_approved(

@@ -51,11 +51,13 @@ class Tally:
     Also queues, by tool, the calls of earlier attempts whose results are reused by position. The queues
     are dropped when this attempt runs a call itself: from then on it no longer follows the old course.
 
-    beside: what an adapter remembers of this attempt's calls, to make the next one cheaper.
+    beside: what an adapter remembers of this attempt's calls, to make the next one cheaper. heard: keys of
+    the calls in doubt that returned an error, which the agent has been told.
     """
 
     def __init__(self, run: Recorder) -> None:
         self.beside: dict[Any, Any] = {}
+        self.heard: tuple[str, ...] = ()
         self._lock = run.session.lock
         self._claimed: dict[str, set[int]] = {}
         self._again = _given_again(run)
@@ -103,8 +105,15 @@ class Tally:
     def carry(self, run: Recorder, tool: str, key: str) -> None:
         """Claim the key of a recorded call whose turn is carried into this attempt's conversation."""
         self._give(key)
+        if run.session.state.calls[key].outcome == "in_doubt":
+            self.hear(key)
         if run.replay is not None:
             run.replay.meet(tool, key)
+
+    def hear(self, key: str) -> None:
+        """Note that the agent has been told the error of a call that may have happened."""
+        with self._lock:
+            self.heard = (*self.heard, key)
 
     def _give(self, key: str) -> None:
         name, _, count = key.rpartition(":")
@@ -201,7 +210,8 @@ _FAILED = ""
 """Stands in a queue for a call that failed."""
 
 
-def _name_of(key: str) -> str:
+def name_of_key(key: str) -> str:
+    """The tool and the digest of a call, the same for equal calls."""
     return key.rpartition(":")[0]
 
 
@@ -233,7 +243,7 @@ class _Prefix:
         Behind such a call nothing is taken from attempts before: which of theirs it replaces is not known.
         """
         self.ordered = self.ordered and call.line == OWN
-        name = _name_of(call.key)
+        name = name_of_key(call.key)
         if self.keys and self.keys[-1] == _FAILED and self._name == name:
             self.keys.pop()  # the agent tried again by itself
         self._name = name

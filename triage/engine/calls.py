@@ -47,6 +47,7 @@ from triage.core.constructors import Struct
 from .approvals import (
     Guarded,
     ask,
+    doubt_heard,
     guarded,
     is_judging,
     lost_result,
@@ -172,7 +173,8 @@ class Reusable(Struct, frozen=True):
 class _Written(Struct, frozen=True):
     """A result as the journal has it, and the step of its call. fields: of the `CallFinished`.
 
-    kept: what only this process can give again, where a store may keep less; None for nothing.
+    outcome: `done`, or what is judged of a result that reports an error. kept: what only this process can
+    give again, where a store may keep less; None for nothing.
     """
 
     outcome: str
@@ -218,7 +220,10 @@ def begin(
         if again is not None:
             return again
     unsafe = tool.nested or tool.effect in UNSAFE
-    question = question_about(key, tool, bound, run) if unsafe else None
+    question = None
+    if unsafe:
+        heard = counted.heard
+        question = doubt_heard(key, tool, run, heard) or question_about(key, tool, bound, run)
     if question is not None and question.doubt:
         ask(run, question)  # before a guard is: it does not know that the call may have happened
     if session.config.checks is not None and tool.counted and not (cleared or tool.nested):
@@ -455,9 +460,10 @@ def _written(run: Recorder, begun: Begun, result: Any, seconds: float) -> _Writt
     hidden = large(recorded) or (redactor is not None and redactor.value(recorded)[1])
     # What was iterated over is empty the second time: a call that may be repeated gives it anew.
     spent = isinstance(result, Iterator | AsyncIterator) and tool.effect not in UNSAFE
+    error = tool.failure(data)
     return _Written(
-        outcome="failed" if tool.fails(data) else "done",
-        fields={"result": recorded, "exact": exact, "typed": typed},
+        outcome="done" if error is None else _judged(begun, error),
+        fields={"result": recorded, "exact": exact, "typed": typed, "error": error},
         step=_step_of(begun, data, None, seconds),
         kept=(data if exact else result)
         if not spent and (hidden or not (exact or typed))
@@ -473,7 +479,9 @@ def _finish(run: Recorder, begun: Begun, result: Any, written: _Written) -> Any:
     elif session.live is not None:
         session.live.pop(begun.key, None)  # of the same call in an earlier attempt
     _close(run, begun, written.outcome, written.step, **written.fields)
-    if tool.compensate is not None and not run.over:
+    if written.outcome == "in_doubt":
+        tally(run).hear(begun.key)
+    if tool.compensate is not None and written.outcome == "done" and not run.over:
         undoing = _undoing(tool, begun.bound, result)
         run.register_undo(name_of(tool.compensate), begun.key, undoing)
     return result
@@ -501,7 +509,7 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
 
 
 def _judged(begun: Begun, info: ErrorInfo) -> str:
-    """Judge from the body's error whether the call may have happened."""
+    """Judge from the error of a call, raised or returned, whether it may have happened."""
     if info.not_attempted:
         return "not_attempted"
     return "in_doubt" if begun.tool.effect in UNSAFE and not begun.call.asked else "failed"

@@ -47,7 +47,7 @@ from .event_loop import off_loop
 from .run import Recorder
 
 CHECK_SECONDS = 30.0
-"""How long constraints and a result's facts may take; a result is let through then, and it is logged."""
+"""How long a result's type, constraints and facts may take. Then the type refuses it; the others log it."""
 _MAX_NAMED = 10
 _MAX_TOOLS = 20
 
@@ -70,7 +70,7 @@ async def check(checks: Checks | None, run: Recorder, result: Any) -> Any:
     remembered = {} if run.tally is None else run.tally.beside
     answer, said = remembered.get(SAID, (result, result))
     if checks.result_type is not None:
-        said = result = await off_loop(result, _typed, checks, result, answer)
+        said = result = await _validated(checks, run, result, answer)
     if checks.subgoals:
         _complete(run)
     if checks.constraints:
@@ -80,6 +80,17 @@ async def check(checks: Checks | None, run: Recorder, result: Any) -> Any:
     for verifier in checks.verifiers:
         await _verified(run, verifier, result)
     return result
+
+
+async def _validated(checks: Checks, run: Recorder, result: Any, answer: Any) -> Any:
+    # In a thread: the type may have validators of the user's, and the value may be large.
+    left = run.session.seconds_left()
+    try:
+        return await ask(
+            _typed, checks, result, answer, seconds=CHECK_SECONDS, seconds_left=left, long=True
+        )
+    except TooSlow as slow:
+        raise _refusal("result_type", f"result_type {slow}") from None
 
 
 def _typed(checks: Checks, result: Any, answer: Any) -> Any:
@@ -232,19 +243,24 @@ async def _verified(run: Recorder, verifier: Any, result: Any) -> None:
         raise Refused(verdict)
     reason = objection(verifier, verdict)
     if reason is not None:
-        reason = redact(reason[:1000])
-        quoted = json.dumps(reason[:300], ensure_ascii=False)
-        raise Refused(
-            Diagnosis(
-                FailureType.PLAN_INCOMPLETE,
-                cause=Cause.CHECK_FAILED,
-                evidence=(Evidence(f"check:{name}", reason[:300]),),
-                user_message="The answer did not pass its check.",
-                technical_details=f"{name} refused the result: {reason}",
-                hint=f"The result was refused by a check that says: {quoted}.",
-                classifier="checks",
-            )
-        ) from cause
+        raise _refusal(name, reason) from cause
+
+
+def _refusal(name: str, reason: str) -> Refused:
+    """A check's refusal. name: of the check."""
+    reason = redact(reason[:1000])
+    quoted = json.dumps(reason[:300], ensure_ascii=False)
+    return Refused(
+        Diagnosis(
+            FailureType.PLAN_INCOMPLETE,
+            cause=Cause.CHECK_FAILED,
+            evidence=(Evidence(f"check:{name}", reason[:300]),),
+            user_message="The answer did not pass its check.",
+            technical_details=f"{name} refused the result: {reason}",
+            hint=f"The result was refused by a check that says: {quoted}.",
+            classifier="checks",
+        )
+    )
 
 
 # Is a returned result a failure that was handed on as an answer? Only what cannot be mistaken

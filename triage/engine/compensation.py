@@ -137,12 +137,17 @@ async def undo_all(session: Session, attempt: int) -> None:
 def not_undone(state: RunState) -> tuple[str, ...]:
     """The effects that stay although they were to be undone, newest first, each with the reason.
 
-    Empty where nothing was to be undone: no action said so, and no compensator has begun in vain.
+    Where nothing was to be undone (no action said so, and no compensator has begun in vain), only calls
+    that may have happened.
     """
     last = state.history[-1].action if state.history else None
     in_vain = any(entry.tries and not entry.ran for entry in state.compensations)
     if not (in_vain or getattr(last, "compensate", False)):
-        return ()
+        return tuple(
+            redact(f"{_called(call)} may have happened: its outcome is not known")
+            for call in sorted(state.calls.values(), key=lambda call: -call.seq)
+            if call.effect in UNSAFE and call.outcome == "in_doubt"
+        )
     names = {effect.key: (effect.seq, effect.action, "") for effect in state.effects}
     for call in state.calls.values():
         if call.effect in UNSAFE and call.outcome == "done" and not call.undone:

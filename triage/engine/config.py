@@ -62,15 +62,15 @@ class Checks(Struct, frozen=True, dict=True):
     tools: the tools that exist; calling any other is a failure. A list of names, functions, tool
     objects (with a `name`) or tool definitions in a provider's form, or a mapping of names to JSON
     Schemas of the arguments (None for an unknown schema). None or empty: the tools are not known.
-    result_type: any type that pydantic can validate; None accepts anything. verify: one or more
-    functions, sync or async, that take the result and answer True or None if it is good, False or a
-    reason if it is bad. constraints: what no output may contain: texts (case does not matter),
-    compiled patterns, and functions of the output's text that answer like `verify`. subgoals: whether
-    a result fails while declared subgoals are open, True by default. grounding: True or a `Grounds`
-    fails a result that states facts found in neither the task nor any step; False by default. watch:
-    whether steps are checked as they are recorded: True (default), a `Watching`, or False. guard: decides
-    whether a call with the effect `once` may run: a function of the call, a `Guard`, which can cover
-    other calls too, or None.
+    result_type: any type that pydantic can validate, in a thread and within 30 s; None accepts
+    anything. verify: one or more functions, sync or async, that take the result and answer True or None
+    if it is good, False or a reason if it is bad. constraints: what no output may contain: texts (case
+    does not matter), compiled patterns, and functions of the output's text that answer like `verify`.
+    subgoals: whether a result fails while declared subgoals are open, True by default. grounding: True
+    or a `Grounds` fails a result that states facts found in neither the task nor any step; False by
+    default. watch: whether steps are checked as they are recorded: True (default), a `Watching`, or
+    False. guard: decides whether a call with the effect `once` may run: a function of the call, a
+    `Guard`, which can cover other calls too, or None.
 
     Raises UsageError naming the field for a value of the wrong kind.
     """

@@ -734,9 +734,9 @@ class Tool:
         """Read back a result whose JSON form is exact."""
         return data
 
-    def fails(self, data: Any) -> bool:
-        """Whether a result reports that the call failed, so that it is not reused."""
-        return False
+    def failure(self, data: Any) -> ErrorInfo | None:
+        """Return the error that a result reports, which is then judged as if it had been raised."""
+        return None
 
     def step(self, step: Step) -> Step:
         """Return the step that records one of its calls; `step` as it is, by default."""

@@ -102,7 +102,8 @@ FAILED_RESULT = _rule("failed_result", _EXTERNAL, None, STRUCTURE,
     "or the run ended with an answered error; type, cause and severity are those of the error, which is "
     "not waited out beside an exception that says nothing of it")
 BAD_ANSWER = _rule("bad_answer", _EXTERNAL, Cause.BAD_RESPONSE, STRUCTURE,
-    "the last step's tool raised that what it was answered does not parse", Severity.RETRIABLE)
+    "the last step's tool raised that what it was answered does not parse, or the text that a parser "
+    "refused is a page of HTML", Severity.RETRIABLE)
 REDIRECT = _rule("redirected", FailureType.GOAL_DRIFT, REDIRECTED, LIKELY,
     "a tool's result speaks to the agent and gives it another goal")
 OPEN_SUBGOALS = _rule("open_subgoals", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, STRUCTURE,

@@ -20,6 +20,7 @@ from triage.classifiers.matching import answer_in
 from triage.classifiers.tables.messages import REFUSAL
 from triage.classifiers.tables.rule import WORDS, Rule, normal
 from triage.core import Cause, ErrorInfo, FailureType, Step, said_by
+from triage.core.answers import is_page
 from triage.core.patterns import Pattern
 from triage.core.retry_after import from_body, from_text
 
@@ -448,8 +449,7 @@ _SIGN_IN = Pattern(r"<form\b[^\0]{0,2000}password|type\s?=\s?['\"]password", re.
 def shape_of(output: Any) -> str:
     """Whether a result is a page, an object with a message alone, or anything else."""
     if isinstance(output, str):
-        begins = output[:200].lstrip()[:14].lower()
-        if begins.startswith(("<!doctype html", "<html")):
+        if is_page(output):
             return PAGE
         if len(output) <= _MAX_ERROR:
             output = parsed(output)
@@ -726,8 +726,7 @@ def _in_page(text: str) -> Failure | None:
 
     Its title is a status or a status's name and nothing else; that of a page about one says more.
     """
-    begins = text[:200].lstrip()[:14].lower() if "<" in text[:200] else ""
-    if not begins.startswith(("<!doctype html", "<html")):
+    if not is_page(text):
         return None
     for at, title in enumerate(_TITLE.finditer(text[:_MAX_READ])):
         shown = _SHOWN.fullmatch(" ".join(title["said"].split()))

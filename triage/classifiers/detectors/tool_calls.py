@@ -17,6 +17,7 @@ from unicodedata import normalize
 from triage.classifiers.matching import OWN
 from triage.classifiers.tables.rule import Rule
 from triage.core import Cause, Constraint, ErrorInfo, Step, logger, only_json, redact, said_by
+from triage.core.answers import is_page
 from triage.core.patterns import Pattern
 
 from .finding import ARGUMENTS, BAD_ANSWER, BROKEN_ARGUMENT, GENERATED, MISSING_NAME, Finding
@@ -288,23 +289,35 @@ def _named(pattern: Pattern, message: str) -> str | None:
 
 
 def bad_answer(steps: Sequence[Step], rule: Rule, path: Sequence[ErrorInfo]) -> Finding | None:
-    """The last step's tool could not read what it was answered: nothing the model has written.
+    """What a service answered could not be read: nothing the model has written.
 
     rule: the one that fired. path: from the outermost exception to the one it fired on. None unless
-    that exception is about parsing and is the one the last step ended with.
+    that exception is about parsing, and is the one the last step ended with or is about a page of HTML
+    that no step's output begins with.
     """
     step, error = (steps[-1] if steps else None), path[-1]
-    if step is None or step.tool_called is None or not step.error:
-        return None
     if rule.cause != Cause.MALFORMED_OUTPUT and not error.is_a(*_XML_ERRORS):
         return None
-    if not any(_ended_with(step, info) for info in path):
-        return None
+    if step is None or not (step.tool_called and step.error and _ended_by(step, path)):
+        return _page(steps, error)
     position, tool = len(steps) - 1, step.tool_called
     said = f"{error.type_name}: {said_by(error.message)}"
     if _broken_argument(step.tool_input, error.message):
         return Finding(BROKEN_ARGUMENT, f"an argument of {tool!r}, {said}", position, tool)
     return Finding(BAD_ANSWER, f"{said}, raised by {tool!r}, the last tool called", position, tool)
+
+
+def _ended_by(step: Step, path: Sequence[ErrorInfo]) -> bool:
+    return any(_ended_with(step, info) for info in path)
+
+
+def _page(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
+    page = error.body
+    if not isinstance(page, str) or not is_page(page):
+        return None
+    if any((step.llm_output or "").lstrip().startswith(page) for step in steps):
+        return None
+    return Finding(BAD_ANSWER, f"{error.type_name}: a page of HTML in place of data", None)
 
 
 _XML_ERRORS = ("xml.etree.ElementTree.ParseError", "xml.parsers.expat.ExpatError")

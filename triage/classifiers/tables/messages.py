@@ -183,10 +183,14 @@ ANSWER_RULES: tuple[Rule, ...] = (
         pass a valid api ?key
         invalid (?:authentication )?(?:token|credentials)
         authentication failed
+        (?:provided|access|auth|authentication|bearer|id|refresh|security|session) token
+            (?: included in the request)? (?:has |is |was )?(?:been )?(?:expired|revoked)
         + API key not valid. Please pass a valid API key.
+        + The security token included in the request is expired
         + Please pass a valid API key
         + Forbidden: Invalid api-key
         - the key of the piano
+        - The page token has expired
         """, source=_PROVIDERS),
     _answer("tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, r"""
         (?:function|tool) ['\"`][\w.: ]{1,80}['\"`] (?:was |is |does )?not (?:found|defined|available|
@@ -830,6 +834,13 @@ _NAMED_LIKE_WORDS = (
     "410(?= gone)"
 )
 
+STATUS_TOLD = (
+    r"(?:gateway|server|upstream|api|service|endpoint|backend|host|site|proxy)\b.{0,40}?"
+    r"\b(?:answered|returned|responded|replied|said|gave)(?: with)?(?: an?)?(?: http)?"
+    r"(?: status)?(?: code)? ([45]\d\d)(?= ?(?:$|[.,;:)\]'\"]))"
+)
+"""A status that a sentence tells: "the gateway answered 503, try later" has a server, a verb, and a number
+that counts nothing."""
 STATUS_IN_TEXT = (
     # "HTTP 503", "status code: 503", "Error code: 429 - …": the words say that the number is a
     # status.
@@ -837,12 +848,7 @@ STATUS_IN_TEXT = (
         r"(?:http(?:/\d(?:\.\d)?)?(?: error)?(?: status)?(?: code)?|status ?code|status|error code|"
         rf"response code)(?: of| is)?[ :=(]{{1,3}}{_ITS_NUMBER}"
     ),
-    # "the gateway answered 503, try later": a server, a verb, a number that counts nothing.
-    (
-        r"(?:gateway|server|upstream|api|service|endpoint|backend|host|site|proxy)\b.{0,40}?"
-        r"\b(?:answered|returned|responded|replied|said|gave)(?: with)?(?: an?)?(?: http)?"
-        r"(?: status)?(?: code)? ([45]\d\d)(?= ?(?:$|[.,;:)\]'\"]))"
-    ),
+    STATUS_TOLD,
     # "502 Bad Gateway": the number with its own name.
     rf"({_NAMED})",
     # "404 Not Found", but not "user 404 not found": these names are ordinary words.

@@ -119,7 +119,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         token retrieval, token renewal, token provider, token exchange, two factor,
         signature verification, interaction required, consent required, login required,
         invalid client, invalid client id, account suspended, account disabled, account deactivated,
-        api key invalid, api key expired, invalid session id, invalid api keys, session expired
+        api key invalid, api key expired, invalid session id, invalid api keys, session expired,
+        token refresh required
         + AuthenticationError invalid_api_key token_revoked BadCredentialsException
         - AuthorBiography LoginPage
         """, weak=True),

@@ -396,7 +396,8 @@ class Shrink(Struct, frozen=True):
 
     max_characters: of a conversation, None for any number. More and more is left out until it fits; what
     is left out is told in few words. receipts: completed calls with an effect, which are all told again
-    where messages are left out. reads: other completed calls.
+    where messages are left out. reads: other completed calls, and those that failed. doubts: calls that
+    failed and may have happened all the same, told like receipts.
     """
 
     keep_last: int
@@ -405,6 +406,7 @@ class Shrink(Struct, frozen=True):
     max_characters: int | None = None
     receipts: tuple[Done, ...] = ()
     reads: tuple[Done, ...] = ()
+    doubts: tuple[Done, ...] = ()
 
     @classmethod
     def of(cls, guidance: Any, run: Any) -> Shrink | None:
@@ -413,39 +415,56 @@ class Shrink(Struct, frozen=True):
             return None
         calls = run.session.state.calls.values()
         effects = {call.tool: call.effect for call in calls}
-        receipts, reads = done_calls(calls)
+        ended = ended_calls(calls)
         told = (
             run.told
         )  # without the receipts that are appended for those who read `guidance.summary`
-        return cls(told.keep_last, told.summary, effects, told.max_characters, receipts, reads)
+        return cls(told.keep_last, told.summary, effects, told.max_characters, *ended)
 
 
-def done_calls(calls: Iterable[Any]) -> tuple[tuple[Done, ...], tuple[Done, ...]]:
-    """Return the completed calls of tools that have an effect, and the others.
+class Ended(NamedTuple):
+    """Calls that have ended, as `Shrink` tells them."""
 
-    calls: of a journal's state. Calls inside a call that is told are part of that one.
+    receipts: tuple[Done, ...]
+    reads: tuple[Done, ...]
+    doubts: tuple[Done, ...]
+
+
+def ended_calls(calls: Iterable[Any]) -> Ended:
+    """Sort the calls of a journal's state that have ended.
+
+    Calls inside a completed call with an effect are part of that one.
     """
-    found: tuple[list[Done], list[Done]] = ([], [])
+    receipts: list[Done] = []
+    reads: list[Done] = []
+    doubts: list[Done] = []
     told: set[str] = set()
     for call in calls:
-        if call.kind not in ("tool", "run") or call.outcome != "done" or call.undone:
+        if call.kind not in ("tool", "run") or call.outcome is None or call.undone:
             continue
-        has_effect = call.effect != Effect.READ
         if call.within in told:
             continue
+        if call.outcome != "done":
+            error = "" if call.error is None else call.error.message
+            failed = Done(call.tool, call.arguments, error)
+            (doubts if call.outcome == "in_doubt" else reads).append(failed)
+            continue
+        has_effect = call.effect != Effect.READ
         if has_effect:
             told.add(label_of(call.tool, call.idempotency_key))
-        found[not has_effect].append(Done(call.tool, call.arguments, call.result))
-    return tuple(found[0]), tuple(found[1])
+        (receipts if has_effect else reads).append(Done(call.tool, call.arguments, call.result))
+    return Ended(tuple(receipts), tuple(reads), tuple(doubts))
 
 
 def with_receipts(summary: str, calls: Iterable[Any]) -> str:
-    """Append all completed calls with an effect that a summary does not name."""
-    told = _receipts(done_calls(calls)[0], summary)
-    return "\n".join((summary, *_lines(_DONE, told, _DETAILS[0])))
+    """Append all calls with an effect, completed or in doubt, that a summary does not name."""
+    ended = ended_calls(calls)
+    done = _lines(_DONE, _receipts(ended.receipts, summary), _DETAILS[0])
+    return "\n".join((summary, *done, *_lines(_DOUBTFUL, ended.doubts, _DETAILS[0])))
 
 
 _DONE = "Done, and not to be done again:"
+_DOUBTFUL = "Failed with this error, and may have taken effect all the same:"
 _FOUND = "Called before:"
 _SAID = "You said:"
 
@@ -776,7 +795,7 @@ class _Shortening:
         Returns the text, how much of it are receipts, and whether all else that was called is told.
         """
         summary = self.shrink.summary
-        receipts, reads, words = self._left_out(begin, start)
+        receipts, reads, doubts, words = self._left_out(begin, start)
         title = (
             "Earlier messages are left out."
             if summary is None
@@ -788,7 +807,7 @@ class _Shortening:
         all_reads = _measure([_FOUND, *brief])
         lines: list[str] = []
         for detail in _DETAILS:
-            lines = _lines(_DONE, receipts, detail)
+            lines = _lines(_DONE, receipts, detail) + _lines(_DOUBTFUL, doubts, detail)
             if room is None or _measure(lines) + all_reads <= room:
                 break
         size = _measure(lines)
@@ -805,14 +824,18 @@ class _Shortening:
         text = "\n".join((title, *lines, *shown, *said))
         return text, size, len(shown) > len(found) or not found
 
-    def _left_out(self, begin: int, start: int) -> tuple[list[Done], list[Done], list[str]]:
-        """The calls with an effect that the messages from `start` on do not show, others, and words."""
+    def _left_out(
+        self, begin: int, start: int
+    ) -> tuple[list[Done], list[Done], list[Done], list[str]]:
+        """The receipts, reads and doubts that the messages from `start` on do not show, and words."""
         shown = Counter(
             call.key for at in range(start, len(self.read)) for call, _ in self.calls.get(at, ())
         )
         receipts = _unseen(_receipts(self.shrink.receipts, self.shrink.summary), shown)
         reads = _unseen(self.shrink.reads, shown)
-        known = Counter(done.key for done in (*self.shrink.receipts, *self.shrink.reads))
+        doubts = _unseen(self.shrink.doubts, shown)
+        ended = (*self.shrink.receipts, *self.shrink.reads, *self.shrink.doubts)
+        known = Counter(done.key for done in ended)
         words: list[str] = []
         for at in range(begin, start):
             for done, failed in self.calls.get(at, ()):
@@ -824,7 +847,7 @@ class _Shortening:
             said = self.read[at]
             if said.role == "model" and said.text:
                 words.append(f"- {one_line(said.text, _SHORT)}")
-        return receipts, reads, words[-_MOST_WORDS:]
+        return receipts, reads, doubts, words[-_MOST_WORDS:]
 
     def _is_output(self, at: int) -> bool:
         """Whether a user's message is the result of a call: it ends with one, and says little else."""
