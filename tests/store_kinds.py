@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import anyio.from_thread
 import psycopg
-import pytest
 import redis
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from psycopg import sql
 
 from triage.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
+
+if TYPE_CHECKING:
+    import pytest
 
 KINDS = ("memory", "sqlite", "postgres", "redis")
 DURABLE = KINDS[1:]
@@ -32,6 +29,8 @@ EXAMPLES = int(os.environ.get("TRIAGE_EXAMPLES", "1"))
 
 def missing(service: str, error: Exception) -> None:
     """Skip a test whose service does not run; fail it where all must."""
+    import pytest  # which processes that only use a store do without
+
     reason = f"{service} does not answer: {error}"
     if os.environ.get("TRIAGE_REQUIRE_SERVICES") == "1":
         pytest.fail(reason)
@@ -119,6 +118,7 @@ class Opened:
 
 def opening(*kinds: str) -> Any:
     """A fixture for `opened` in a file of tests: stores of each of these kinds."""
+    import pytest
 
     @pytest.fixture(params=kinds)
     def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
@@ -126,23 +126,3 @@ def opening(*kinds: str) -> Any:
             yield made
 
     return opened
-
-
-def play_over(
-    machine: type[RuleBasedStateMachine], kind: str, backend: Any, *, examples: int, steps: int
-) -> None:
-    """Run a state machine over a new store of a kind: its `store`, and `call`, which waits for it."""
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        opened = stack.enter_context(Opened(kind, Path(folder)))
-        portal = stack.enter_context(anyio.from_thread.start_blocking_portal(backend))
-        made = opened.new()
-        stack.callback(portal.call, made.close)
-        bound: Any = type("Bound", (machine,), {"store": made, "call": staticmethod(portal.call)})
-        play(bound, examples=examples, steps=steps)
-
-
-def play(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
-    """Run a state machine that waits for real stores, however long they take."""
-    counts = settings(max_examples=examples * EXAMPLES, stateful_step_count=steps)
-    run_state_machine_as_test(machine, settings=counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import re
@@ -9,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import traceback
+from contextlib import redirect_stderr, redirect_stdout
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +32,7 @@ from triage import (
     testing,
 )
 from triage.adapters.otel import NotExported
+from triage.cli import main
 from triage.core import AttemptInterrupted, Cause
 from triage.core.events import Recorded
 
@@ -135,20 +138,20 @@ def settled(output: str) -> str:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=ids)
-def test_every_command_prints_what_is_shown(page: Path, tmp_path: Path) -> None:
-    environment = prepared(page, tmp_path)
+@pytest.mark.usefixtures("theirs_may_block")
+def test_every_command_prints_what_is_shown(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
     for command, shown in commands(page):
-        done = subprocess.run(
-            [sys.executable, "-m", "triage.cli", *shlex.split(command)[1:]],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            timeout=150,
-            check=False,
-        )
-        assert settled(done.stdout) == settled(shown), command
+        known, printed = set(sys.modules), io.StringIO()
+        with redirect_stdout(printed), redirect_stderr(printed):
+            main(shlex.split(command)[1:])
+        for name in set(sys.modules) - known:
+            if (tmp_path / f"{name}.py").exists():
+                del sys.modules[name]  # as in a process of its own
+        assert settled(printed.getvalue()) == settled(shown), command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

@@ -13,7 +13,8 @@ import pytest
 from durable_runs import check_journal
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from store_kinds import KINDS, play_over
+from machines import play_over
+from store_kinds import KINDS
 from support import Says, always
 from tables import table
 

@@ -8,7 +8,6 @@ import logging
 import sqlite3
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from asked_models import completion, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FakeEnvironment
-from tables import table
+from tables import covering, table
 
 import triage
 from triage import Agent, Checks, Escalate, FailurePolicy, Limits, Run, Step, TriageError
@@ -289,7 +288,7 @@ async def played(world: World, way: str, **options: Any) -> Any:
 # How long, and when the model hears.
 
 
-@table("failure, way", product(OUTAGES, TOLD))
+@table("failure, way", covering(OUTAGES, TOLD, times=2))
 async def test_a_model_hears_of_a_tool_that_is_down_while_another_way_is_still_of_use(
     failure: str, way: str
 ) -> None:
@@ -300,7 +299,7 @@ async def test_a_model_hears_of_a_tool_that_is_down_while_another_way_is_still_o
     assert len(world.tries) <= 3
 
 
-@table("failure, way", product(OUTAGES, WAYS))
+@table("failure, way", covering(OUTAGES, WAYS, times=2))
 async def test_a_tool_for_which_there_is_no_other_way_is_waited_for_all_the_same(
     failure: str, way: str
 ) -> None:
@@ -309,7 +308,7 @@ async def test_a_tool_for_which_there_is_no_other_way_is_waited_for_all_the_same
     assert world.seconds < 260
 
 
-@table("failure, who, way", product(OUTAGES, ("model", "code"), WAYS))
+@table("failure, who, way", covering(OUTAGES, ("model", "code"), WAYS, together=2))
 async def test_a_model_or_code_of_the_agents_own_that_is_down_is_waited_for(
     failure: str, who: str, way: str
 ) -> None:
@@ -319,7 +318,7 @@ async def test_a_model_or_code_of_the_agents_own_that_is_down_is_waited_for(
     assert world.seconds < 260
 
 
-@table("failure, who, way", product(OTHERS, ("tool", "code"), TOLD))
+@table("failure, who, way", covering(OTHERS, ("tool", "code"), TOLD, together=2))
 async def test_what_waiting_does_not_cure_is_told_after_two_tries(
     failure: str, who: str, way: str
 ) -> None:
@@ -331,7 +330,7 @@ async def test_what_waiting_does_not_cure_is_told_after_two_tries(
     assert isinstance(result, TriageError if who == "code" else str)
 
 
-@table("failure, who, way", product(OTHERS, PARTS, WAYS))
+@table("failure, who, way", covering(OTHERS, PARTS, WAYS, together=2))
 async def test_what_waiting_does_not_cure_is_not_held_out_for(
     failure: str, who: str, way: str
 ) -> None:
@@ -341,7 +340,7 @@ async def test_what_waiting_does_not_cure_is_not_held_out_for(
     assert len(world.tries) <= 7
 
 
-@table("failure, who, way", product(OTHERS, PARTS, WAYS))
+@table("failure, who, way", covering(OTHERS, PARTS, WAYS, together=2))
 async def test_an_agent_that_a_plain_retry_would_save_is_saved(
     failure: str, who: str, way: str
 ) -> None:
@@ -390,7 +389,7 @@ async def test_each_source_that_is_down_is_told_by_itself() -> None:
 # A wait that the other side asks for, and the deadline.
 
 
-@table("who, way", product(PARTS, WAYS))
+@table("who, way", covering(PARTS, WAYS, times=2))
 async def test_no_new_plan_is_made_into_the_time_that_the_other_side_asked_to_wait(
     who: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,7 +417,7 @@ def waits(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-@table("failure, who, way", product(OUTAGES, PARTS, WAYS))
+@table("failure, who, way", covering(OUTAGES, PARTS, WAYS, together=2))
 async def test_what_never_comes_back_is_given_up_in_time_and_the_log_has_said_once_why_it_waits(
     failure: str, who: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 from incident_desks import World
-from store_kinds import play
+from machines import play
 from tables import table
 
 from triage.incidents import (

@@ -54,7 +54,7 @@ class Hanging(Wrapped):
 async def test_a_renewal_that_hangs_is_tried_again_before_the_lease_ends(
     tmp_path: Path,
 ) -> None:
-    lease_s = 6.0
+    lease_s = 3.0
     store = Hanging(SQLiteStore(tmp_path / "runs.db"))
 
     async def works(task: str, *, run: triage.Run) -> str:
@@ -79,7 +79,7 @@ async def test_a_store_that_hangs_for_one_run_does_not_keep_the_lease_of_another
         await anyio.to_thread.run_sync(hangs.again.wait)
 
     async with anyio.create_task_group() as group:
-        for store, lease_s in ((hangs, 12.0), (answers, 4.8)):
+        for store, lease_s in ((hangs, 6.0), (answers, 2.4)):
             agent = Agent(works, store=store, durability=Durability(lease_s=lease_s))
             group.start_soon(agent.run, "task")
     assert len(answers.left) > 1

@@ -137,9 +137,16 @@ async def test_each_operation_of_a_store_that_goes_silent_ends(opened: Opened) -
             "now": store.now,
         }
         chosen = writes if opened.kind == "sqlite" else {**writes, **reads}
-        for name, work in chosen.items():
-            raised = await takes_at_most(20, work)
-            assert isinstance(raised, StoreUnavailable), name
+        raised: dict[str, BaseException | None] = {}
+
+        async def ask(name: str) -> None:
+            raised[name] = await takes_at_most(20, chosen[name])
+
+        async with anyio.create_task_group() as group:
+            for name in chosen:
+                group.start_soon(ask, name)
+        kinds = {name: type(error) for name, error in raised.items()}
+        assert kinds == dict.fromkeys(chosen, StoreUnavailable)
 
 
 def paying(store: Store, silence: Callable[[], Awaitable[Any]], paid: list[int]) -> Agent[str]:
@@ -208,12 +215,21 @@ class Mute(MemoryStore):
         return super().__getattribute__(name)
 
 
-@table("name", ["submit", "renew", "read", "claim", "info", "now", "release", "find"])
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triage.engine.config, "LEAST_PATIENCE", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
+@table(
+    "name",
+    ["submit", "renew", "read", "claim", "info", "now", "release", "find"],
+    at_once=True,
+)
 @pytest.mark.parametrize("what", ["run", "recover", "cancelled run", "recover_all"])
 async def test_a_store_of_ones_own_that_never_answers_holds_nothing_up(
-    what: str, name: str, monkeypatch: pytest.MonkeyPatch
+    what: str, name: str
 ) -> None:
-    monkeypatch.setattr(triage.engine.config, "LEAST_PATIENCE", 0.2)
     store = Mute()
     durability = Durability(lease_s=0.4)
     cut = anyio.Event()

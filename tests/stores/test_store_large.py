@@ -19,7 +19,7 @@ from anyio.abc import TaskStatus
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
-from store_kinds import DURABLE, opening
+from store_kinds import DURABLE, EXAMPLES, opening
 from store_runs import created, started
 from support import RETRY, Says, always
 
@@ -406,7 +406,7 @@ CONSTRAINTS = ("not in any row", says_nothing)
     ("kind", "function", "task", "given", "options"),
     [
         ("memory", reads, "task", {}, {}),
-        ("sqlite", reads, "task", {}, {}),
+        *([("sqlite", reads, "task", {}, {})] if EXAMPLES > 1 else []),
         ("sqlite", asks_another, "task", {}, {}),
         ("memory", records, "task", {}, {}),
         ("memory", gives_on, "task", {}, {}),

@@ -16,7 +16,8 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from store_kinds import KINDS, play_over
+from machines import play_over
+from store_kinds import KINDS
 from tables import table
 
 from triage import Resume, Step

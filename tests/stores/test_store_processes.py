@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from store_kinds import DURABLE, Opened, opening
+from store_kinds import DURABLE, EXAMPLES, Opened, opening
 from store_runs import add, created, started
 
 import triage
@@ -58,7 +58,7 @@ def told(children: list[subprocess.Popen[str]]) -> list[list[str]]:
     return said
 
 
-def test_of_eight_processes_one_answers_each_question(opened: Opened) -> None:
+def test_of_several_processes_one_answers_each_question(opened: Opened) -> None:
     store = opened.new()
     tokens = [f"token-{number}" for number in range(25)]
 
@@ -69,7 +69,7 @@ def test_of_eight_processes_one_answers_each_question(opened: Opened) -> None:
             await store.append(run_id, [started(run_id), asked], at=0, epoch=0)
 
     anyio.run(ask)
-    said = told([child("answer", opened, *tokens) for _ in range(8)])
+    said = told([child("answer", opened, *tokens) for _ in range(8 if EXAMPLES > 1 else 3)])
     assert sorted(line for lines in said for line in lines) == sorted(f"won {t}" for t in tokens)
 
     async def check() -> None:

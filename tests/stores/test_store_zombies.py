@@ -22,6 +22,7 @@ from store_kinds import POSTGRES, Opened, opening
 from store_runs import created
 from store_worker import RUN, SHAPES, STOPPED_IN, worker
 from support import RETRY
+from tables import covering
 
 import triage
 from triage import Agent, Step, TriageSuspendedError
@@ -177,11 +178,17 @@ async def taken_over(store: Store, effects: Path, shape: str) -> tuple[list[str]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system stops no process")
-@pytest.mark.parametrize(("where", "backend"), [("before", "asyncio"), ("inside", "trio")])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("opened", "place", "shape"),
+    covering(
+        ("sqlite", "postgres"), (("before", "asyncio"), ("inside", "trio")), SHAPES, together=2
+    ),
+    indirect=["opened"],
+)
 def test_a_worker_that_stood_still_writes_nothing_and_repeats_nothing(
-    opened: Opened, tmp_path: Path, where: str, backend: Any, shape: str
+    opened: Opened, tmp_path: Path, place: tuple[str, Any], shape: str
 ) -> None:
+    where, backend = place
     store = opened.new()
     effects = tmp_path / "effects"
     zombie = Stopped(opened, where, effects, backend, shape)
