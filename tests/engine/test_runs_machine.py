@@ -330,4 +330,4 @@ class Machine(RuleBasedStateMachine):
 @table("kind", KINDS)
 @table("backend", ["asyncio", "trio"])
 def test_runs_are_as_a_plain_model_says(kind: str, backend: Any) -> None:
-    play_over(Machine, kind, backend, examples=12, steps=20)
+    play_over(Machine, kind, backend, examples=8, steps=20)

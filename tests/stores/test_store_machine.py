@@ -235,4 +235,4 @@ class Machine(RuleBasedStateMachine):
 @table("kind", KINDS)
 @table("backend", ["asyncio", "trio"])
 def test_a_store_is_as_a_plain_model_says(kind: str, backend: Any) -> None:
-    play_over(Machine, kind, backend, examples=20, steps=25)
+    play_over(Machine, kind, backend, examples=12, steps=25)
