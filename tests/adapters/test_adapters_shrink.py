@@ -312,12 +312,30 @@ def test_a_summary_leaves_what_the_user_said_and_every_receipt(
 
 
 @many
+@given(
+    form=forms,
+    conversation=conversations,
+    keep_last=st.integers(0, 20),
+    most=st.integers(0, 4_000),
+)
+def test_a_request_that_has_to_fit_is_valid_too(
+    form: Form, conversation: Conversation, keep_last: int, most: int
+) -> None:
+    made = form.shrink(
+        form.write(conversation), Shrink(keep_last, None, EFFECTS, max_characters=most)
+    )
+    assert unpaired(made) == (set(), set())
+
+
+@many
 @given(form=forms, conversation=conversations)
 def test_nothing_is_changed_where_nothing_is_asked_for(
     form: Form, conversation: Conversation
 ) -> None:
     given_ = form.write(conversation)
-    assert data(form.shrink(given_, None)) == data(given_)
+    made = form.shrink(given_, None)
+    assert data(made) == data(given_)
+    assert made is not given_, "what is appended to the request would be in the conversation"
 
 
 def test_the_request_begins_with_the_same_bytes_up_to_what_is_left_out() -> None:

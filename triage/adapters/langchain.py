@@ -73,6 +73,7 @@ from triage.core.messages.base import (
     listed,
     mapping,
     max_tokens_of,
+    rewritten,
     says,
     tell_nobody,
     usage_of,
@@ -135,6 +136,9 @@ class LangChainWire(Wire):
 
     def masked(self, message: BaseMessage, outputs: Mapping[int, str]) -> Any:
         return message.model_copy(update={"content": outputs[0]})
+
+    def rewritten(self, message: BaseMessage, change: Callable[[str], str]) -> Any:
+        return message.model_copy(update={"content": rewritten(message.content, change)})
 
     def shown(self, message: BaseMessage) -> Any:
         return {"role": message.type, "content": message.content}

@@ -567,7 +567,7 @@ class Wire(ABC):
 
     def rewritten(self, message: Any, change: Callable[[str], str]) -> Any:
         """Return a user's message with its texts changed."""
-        return _rewritten(as_data(message), change)
+        return rewritten(as_data(message), change)
 
     def shown(self, message: Any) -> Any:
         """Return a message as a step shows it, without ids, which are new each time."""
@@ -677,24 +677,23 @@ class Wire(ABC):
     def shrunk(self, messages: Sequence[Any], shrink: Shrink | None) -> Any:
         """Shorten the messages by masking old outputs or by a summary; None leaves them as they are.
 
-        A valid history stays valid: no result loses its call and no call its result.
+        A valid history stays valid: no result loses its call and no call its result. A list is always a
+        new one, to which a hint may be appended.
         """
-        made = (
-            Sent(self, messages, 0)
-            if shrink is None
-            else _Shortening(self, messages, shrink).made()
-        )
+        kept = list(messages) if isinstance(messages, list) else messages
+        made = Sent(self, kept, 0) if shrink is None else _Shortening(self, kept, shrink).made()
         SENT.set(made)
-        return made.messages
+        return list(made.messages) if isinstance(made.messages, list) else made.messages
 
 
-def _rewritten(value: Any, change: Callable[[str], str], key: str = "content") -> Any:
+def rewritten(value: Any, change: Callable[[str], str], key: str = "content") -> Any:
+    """Return a message's content with its texts changed. key: the field that it stands in."""
     if isinstance(value, str):
         return change(value) if key in _TEXT_KEYS else value
     if isinstance(value, dict):
-        return {name: _rewritten(item, change, name) for name, item in value.items()}
+        return {name: rewritten(item, change, name) for name, item in value.items()}
     if isinstance(value, list):
-        return [_rewritten(item, change, key) for item in value]
+        return [rewritten(item, change, key) for item in value]
     return value
 
 
