@@ -52,13 +52,20 @@ Part = tuple[str, dict[str, Any]]
 
 class Model:
     """A provider whose window becomes smaller. limit: characters it takes. narrows: at which parts of the
-    work the window shrinks, to a bit less than the request that asks for them.
+    work the window shrinks, to a bit less than the request that asks for them. page: what each page says.
     """
 
     def __init__(
-        self, plan: list[Part], limit: int, narrows: tuple[int, ...] = (), *, told: bool = True
+        self,
+        plan: list[Part],
+        limit: int,
+        narrows: tuple[int, ...] = (),
+        *,
+        told: bool = True,
+        page: str = PAGE,
     ) -> None:
         self.plan = plan
+        self.page = page
         self.limit = limit
         self.narrows = list(narrows)
         self.narrowest = (-1, 0)
@@ -191,7 +198,7 @@ def _claude(model: Model) -> anthropic.AsyncAnthropic:
 def _functions(model: Model) -> tuple[Callable[..., Awaitable[str]], ...]:
     async def read_page(n: int) -> str:
         """Read a page."""
-        return f"page {n}: {PAGE}"
+        return f"page {n}: {model.page}"
 
     async def send_email(to: str) -> str:
         """Send a mail."""
@@ -269,13 +276,18 @@ def own_text(model: Model) -> Any:
     return work
 
 
+def _said(hint: str | None) -> list[Any]:
+    return [{"role": "user", "content": hint}] if hint else []
+
+
 @way
 def run_model_chat(model: Model) -> Any:
     client, tools = _openai(model), _tools(model)
 
-    async def work(task: str, *, run: Any) -> str:
+    async def work(task: str, *, run: Any, _triage_hint: str | None = None) -> str:
         async def ask(messages: Any) -> Any:
             given = shrunk_chat(messages, Shrink.of(run.guidance, run))
+            given = [*given, *_said(_triage_hint)]
             return await run.model(client.chat.completions.create, model="m", messages=given)
 
         return await _native(ask, tools, task)
@@ -290,6 +302,7 @@ def run_model_text(model: Model) -> Any:
     async def work(task: str, *, run: Any) -> str:
         async def ask(messages: Any) -> Any:
             given = shrunk_chat(messages, Shrink.of(run.guidance, run))
+            given += _said(run.guidance.hint)
             return await run.model(client.chat.completions.create, model="m", messages=given)
 
         return await _text(ask, tools, task)
@@ -411,12 +424,13 @@ async def _run(model: Model, name: str) -> Any:
 
 
 class Case(NamedTuple):
-    """A window. limit, narrows, told: as of `Model`. mixed: mails are sent between the pages."""
+    """A window. limit, narrows, told, page: as of `Model`. mixed: mails are sent between the pages."""
 
     limit: int
     narrows: tuple[int, ...] = ()
     told: bool = True
     mixed: bool = False
+    page: str = PAGE
 
 
 ENDLESS, FLOOR = 1_000_000, 2_500
@@ -424,6 +438,7 @@ FIVE = (13, 15, 17, 19, 21)
 CASES = {
     "one, narrow": Case(8_000, mixed=True),
     "two": Case(17_400, (14,)),
+    "two, of which one by a page": Case(12_000, (14,), page=PAGE * 5),
     "two, untold": Case(17_400, (14,), told=False),
     "five": Case(ENDLESS, FIVE),
     "five, mixed": Case(ENDLESS, FIVE, mixed=True),
@@ -441,9 +456,9 @@ def anyio_backend() -> str:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("name", "case"), covering(WAYS, CASES, times=2))
 async def test_each_effect_is_made_once_and_each_later_request_fits(name: str, case: str) -> None:
-    limit, narrows, told, mixed = CASES[case]
+    limit, narrows, told, mixed, page = CASES[case]
     plan = MIXED if mixed else PLAN
-    model = Model(plan, limit, narrows, told=told)
+    model = Model(plan, limit, narrows, told=told, page=page)
     overflows = len(narrows) + (limit < ENDLESS)
     await _run(model, name)
     assert model.mails == [part["to"] for tool, part in plan if tool == "send_email"]

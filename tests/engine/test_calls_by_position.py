@@ -550,6 +550,33 @@ async def test_guidance_is_empty_until_the_last_replayed_call() -> None:
     ]
 
 
+async def test_each_attempt_is_told_again_what_was_told_before_a_replayed_call() -> None:
+    asked: list[str] = []
+
+    @triage.tool(effect="read", match="position")
+    async def ask(prompt: str) -> str:
+        asked.append(prompt)
+        if len(asked) in (2, 4, 6):
+            raise ConnectionError("overloaded")
+        return prompt
+
+    async def works(task: str, *, run: Run) -> list[str]:
+        said = []
+        for n in range(4):
+            told = run.guidance
+            said.append(await ask(f"{n} for {told.model}, {told.keep_last}: {told.hint}"))
+        return said
+
+    actions = Retry(hint="be brief", model="small"), Retry(hint="be sure", keep_last=4), Retry()
+    assert await Agent(works, **recovers(in_turn(*actions))).run("t") == [
+        "0 for None, None: None",
+        "1 for small, None: be brief",
+        "2 for small, 4: be sure",
+        "3 for small, 4: None",
+    ]
+    assert len(asked) == 7
+
+
 async def test_equal_prompts_of_a_task_group_are_found_and_then_the_hint_is_told() -> None:
     asked: list[str] = []
 

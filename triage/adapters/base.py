@@ -382,7 +382,7 @@ class Seam:
     def hint(self) -> str | None:
         """What to tell the model with its next request; usually None. It can change from call to call.
 
-        None while recorded calls are being reused, as those were asked without it.
+        Before a call that is reused, the hint with which that was asked for.
         """
         return "\n".join(filter(None, (guidance_text(self.run.guidance), *self._notes))) or None
 

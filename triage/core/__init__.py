@@ -5,7 +5,6 @@ from __future__ import annotations
 from .actions import (
     ACTIONS,
     DELAYED,
-    LASTING,
     PROCEEDING,
     Abort,
     Action,
@@ -27,6 +26,7 @@ from .actions import (
     approve,
     edit,
     happened,
+    lasting,
     reject,
     rerun,
 )
@@ -251,7 +251,6 @@ __all__ = [
     "EVENTS",
     "HEAVY",
     "HIDDEN",
-    "LASTING",
     "LINE",
     "MARK",
     "MAX_CLEAN",
@@ -437,6 +436,7 @@ __all__ = [
     "known_cause",
     "label_of",
     "large",
+    "lasting",
     "lazily",
     "leaves",
     "load",

@@ -6,7 +6,7 @@ end the current call of `Agent.run`. An action only declares; `triage.engine.rec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 from msgspec import field
@@ -229,8 +229,20 @@ Stop: TypeAlias = Suspend | Escalate | Abort
 Action: TypeAlias = Proceed | Stop
 """All seven as a closed union, for `match` with `assert_never`."""
 
-LASTING = ("model", "keep_last", "summary", "max_characters")
+_LASTING = ("model", "keep_last", "summary", "max_characters")
 """The fields of a Retry that hold until the run ends."""
+
+
+def lasting(actions: Iterable[Action | None]) -> dict[str, Any]:
+    """Return the fields that hold until the run ends, by name, as the last of these actions sets each."""
+    return {
+        name: value
+        for action in actions
+        if isinstance(action, Retry)
+        for name in _LASTING
+        if (value := getattr(action, name)) is not None
+    }
+
 
 PROCEEDING = (Retry, Replan, Rollback, Resume)
 """The classes of `Proceed`."""

@@ -5,15 +5,24 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from triage.core import LINE, UNSAFE, WITHIN, AttemptStarted, Call, texts_within
+from triage.core import (
+    LINE,
+    UNSAFE,
+    WITHIN,
+    Attempt,
+    AttemptStarted,
+    Call,
+    lasting,
+    texts_within,
+)
 
 from .event_loop import current_caller
-from .run import Recorder
+from .run import NO_GUIDANCE, Guidance, Recorder
 from .tools import Tool, calling
 
 __all__ = ["NO_PLACE", "Place", "Tally", "reusable", "tally", "within_call"]
@@ -61,12 +70,16 @@ class Tally:
         self._lock = run.session.lock
         self._claimed: dict[str, set[int]] = {}
         self._again = _given_again(run)
-        self._hints = _hints(run)
+        # None are looked for before the second attempt.
+        self._started = [] if run.replay is None else _started(run)
+        self._hints = {event.hint for event in self._started if event.hint}
         # By the id of the calling task or thread, for those that the agent has started itself.
         self._places: dict[int, Place] = {}
         self._waiting: dict[str, _Prefix] = {}
         starts = run.session.state.starts
-        for call, is_reused in _made_by_position(run):
+        self._order: dict[str, int] = {}
+        for at, (call, is_reused) in enumerate(_made_by_position(run)):
+            self._order[call.key] = at
             is_new = call.ended == 1 and call.seq > starts.get(call.attempt, -1)
             prefix = self._waiting.setdefault(call.tool, _Prefix())
             prefix.add(call, is_reused=is_reused, is_new=is_new)
@@ -75,6 +88,21 @@ class Tally:
     def replaying(self) -> bool:
         """Whether results matched by position are still queued."""
         return any(prefix.replaying for prefix in self._waiting.values())
+
+    def told_before(self, run: Recorder) -> tuple[Guidance, Iterable[Call]]:
+        """What the attempt was told that made the next queued call, and the calls recorded by then.
+
+        So the agent asks again what it asked then. Nothing where tasks that the agent started made queued
+        calls: which of those comes next is chance.
+        """
+        calls = run.session.state.calls
+        waiting = [prefix for prefix in list(self._waiting.values()) if prefix.replaying]
+        if not waiting or not all(prefix.ordered for prefix in waiting):
+            return NO_GUIDANCE, calls.values()
+        made = calls[min((prefix.keys[0] for prefix in waiting), key=self._order.__getitem__)].seq
+        started = next(event for event in reversed(self._started) if event.seq < made)
+        known = (call for call in calls.values() if call.seq < made)
+        return _told(started, run.session.state.history), known
 
     def claim(self, name: str) -> str:
         """Take the first free key of this name, before all others those of calls that are given again.
@@ -198,12 +226,20 @@ def _words_beside(arguments: Any, hints: Collection[str]) -> tuple[Counter[str],
     return Counter(words), bool(quoted)
 
 
-def _hints(run: Recorder) -> set[str]:
-    """The hints that this run has given to its attempts; none are looked for before the second one."""
-    if run.replay is None:
-        return set()
-    started = (event for event in run.session.events if isinstance(event, AttemptStarted))
-    return {event.hint for event in started if event.hint}
+def _started(run: Recorder) -> list[AttemptStarted]:
+    return [event for event in run.session.events if isinstance(event, AttemptStarted)]
+
+
+def _told(started: AttemptStarted, history: Iterable[Attempt]) -> Guidance:
+    """What an attempt was told, but for the state it was given and what was injected."""
+    before = [past for past in history if past.number < started.attempt]
+    return Guidance(
+        hint=started.hint,
+        subgoal=started.subgoal,
+        diagnosis=before[-1].diagnosis if before else None,
+        action=before[-1].action if before else None,
+        **lasting(past.action for past in before),
+    )
 
 
 _FAILED = ""

@@ -18,7 +18,6 @@ import anyio
 
 from triage.core import (
     HEAVY,
-    LASTING,
     NO_USAGE,
     ActionChosen,
     CallStarted,
@@ -28,7 +27,6 @@ from triage.core import (
     FailureType,
     Keyring,
     Redactor,
-    Retry,
     RunFinished,
     RunStarted,
     RunState,
@@ -42,6 +40,7 @@ from triage.core import (
     digest,
     fitting,
     large,
+    lasting,
     leaves,
     logger,
     notify,
@@ -601,13 +600,7 @@ class Session:
             inside(self)
         if any(isinstance(event, CompensatorRegistered) for event in events):
             self.undo = {}  # their calls must be undone, although the callables are not known yet
-        self.lasting = {
-            name: value
-            for event in events
-            if isinstance(event, ActionChosen) and isinstance(event.action, Retry)
-            for name in LASTING
-            if (value := getattr(event.action, name)) is not None
-        }
+        self.lasting = lasting(event.action for event in events if isinstance(event, ActionChosen))
         self.flushed = len(events)
         self._state = None
         self._folded = 0

@@ -17,14 +17,12 @@ from anyio.lowlevel import RunVar, checkpoint_if_cancelled
 from msgspec.structs import replace
 
 from triage.core import (
-    LASTING,
     UNSAFE,
     Action,
     AttemptInterrupted,
     AttemptStarted,
     Cause,
     Diagnosis,
-    Retry,
     RunFinished,
     StaleWriter,
     TriageSuspendedError,
@@ -32,6 +30,7 @@ from triage.core import (
     capture,
     in_event_loop,
     is_call,
+    lasting,
     leaves,
     logger,
     plain_noting,
@@ -234,11 +233,7 @@ def next_attempt(session: Session, following: Next) -> Run:
     """The handle of a further attempt. Raises AttemptOver where nobody waits for this inner run."""
     _refuse_left_behind(session)
     guidance = following.guidance
-    action = guidance.action
-    if isinstance(action, Retry):
-        said = {name: getattr(action, name) for name in LASTING}
-        lasting = {name: value for name, value in said.items() if value is not None}
-        session.lasting = {**session.lasting, **lasting}
+    session.lasting = {**session.lasting, **lasting([guidance.action])}
     guidance = replace(guidance, **session.lasting)
     number = following.attempt
     session.attempt_started = session.config.env.monotonic()

@@ -22,6 +22,7 @@ from triage.core import (
     Attempt,
     AttemptInterrupted,
     AttemptOver,
+    Call,
     CompensatorRegistered,
     Diagnosis,
     ErrorInfo,
@@ -193,22 +194,26 @@ class Recorder:
 
     @property
     def guidance(self) -> Guidance:
-        """What this attempt is told; empty while calls are given again by their position.
+        """What this attempt is told; before a call that is given again by its position, what was told then.
 
         While the attempt is seen to go round in a loop, `hint` says so first, and `diagnosis` what it is.
         """
-        told = self.told
         self.hint_read = True
-        if self.tally is not None and self.tally.replaying and not self.took_state:
-            return NO_GUIDANCE
+        told, calls = self.telling
+        live = self.live if told is self.told else None
         if told.summary is not None:
-            summary = with_receipts(told.summary, self.session.state.calls.values())
-            told = replace(told, summary=summary)
-        live = self.live
+            told = replace(told, summary=with_receipts(told.summary, calls))
         if live is None:
             return told
         hints = [hint for hint in (live.hint, told.hint) if hint]
         return replace(told, hint="\n".join(hints) or None, diagnosis=live)
+
+    @property
+    def telling(self) -> tuple[Guidance, Iterable[Call]]:
+        """The guidance without what receipts and watching add, and the calls whose receipts it adds."""
+        if self.tally is not None and self.tally.replaying and not self.took_state:
+            return self.tally.told_before(self)
+        return self.told, self.session.state.calls.values()
 
     # What is known ----------------------------------------------------------------------------
 

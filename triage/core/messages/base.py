@@ -413,12 +413,12 @@ class Shrink(Struct, frozen=True):
         """Return what an attempt's guidance asks for, or None."""
         if guidance.keep_last is None:
             return None
-        calls = run.session.state.calls.values()
+        told, calls = run.telling
+        if told.keep_last is None:
+            told = run.told
+        calls = list(calls)
         effects = {call.tool: call.effect for call in calls}
         ended = ended_calls(calls)
-        told = (
-            run.told
-        )  # without the receipts that are appended for those who read `guidance.summary`
         return cls(told.keep_last, told.summary, effects, told.max_characters, *ended)
 
 
