@@ -27,6 +27,7 @@ from triage.core import (
     Usage,
     capture,
     digest,
+    in_event_loop,
     infer_effect,
     is_reused,
     plain,
@@ -37,6 +38,7 @@ from triage.engine import (
     CUT,
     IDS,
     MODEL,
+    SEEN,
     Begun,
     Returns,
     Reused,
@@ -47,6 +49,8 @@ from triage.engine import (
     current,
     fail,
     finish,
+    mend,
+    mend_sync,
     record_call,
     within_call,
 )
@@ -111,7 +115,8 @@ class ModelCall:
     name: the client or framework (`openai`), with the sub-agent's name where there is one; calls are
     counted by it. model: the model's name. said: what is new in the request, for the step. key: digest of
     the whole request, without the hint. form: how the answer is stored. is_brief: the token limit is so
-    low that an answer cut off by its length is intended.
+    low that an answer cut off by its length is intended. is_seen: it was seen on the wire, so that nothing
+    says whether the tools that it asks for record themselves.
     """
 
     name: str
@@ -120,6 +125,7 @@ class ModelCall:
     key: str
     form: Form
     is_brief: bool = False
+    is_seen: bool = False
 
 
 def canonical(value: Any) -> str:
@@ -217,6 +223,8 @@ class RecordedModelCall(_FrameworkCall):
         # A reused answer names the model that gave it.
         about = mapping(step.tool_input) if is_reused(metadata) else bound
         metadata[MODEL] = about.get(MODEL, bound[MODEL])
+        if self._call.is_seen:
+            metadata[SEEN] = True
         if conversation.get():
             metadata[CONVERSATION] = conversation.get()
         if error is not None:
@@ -421,6 +429,22 @@ class Stream:
             finish(self._run, begun, answer)
             self._ended(self._asking.answer, None)
 
+    async def mended(self, error: Exception) -> bool:
+        """Whether the request is to be made again, after a wait as the policy says of its error."""
+        begun = self._begun
+        if begun is None or not await mend(self._run, error):
+            return False
+        begun.tried(error)
+        return True
+
+    def mended_sync(self, error: Exception) -> bool:
+        """`mended` for sync code; False in the event loop's own thread, which cannot wait."""
+        begun = self._begun
+        if begun is None or not mend_sync(self._run, error):
+            return False
+        begun.tried(error)
+        return True
+
     def failed(self, error: BaseException) -> None:
         """Record that the stream broke off with this error. Does nothing after `done`."""
         begun, self._begun = self._begun, None
@@ -447,3 +471,9 @@ class Stream:
         session = self._run.session
         if session.durable and not self._run.over:
             await session.barrier()
+
+    def durable_sync(self) -> None:
+        """`durable` for sync code; in the event loop's own thread nothing is waited for."""
+        session = self._run.session
+        if session.durable and not self._run.over and not in_event_loop():
+            session.barrier_sync()

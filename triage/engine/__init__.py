@@ -51,6 +51,7 @@ from .facts import AttemptFacts, CapabilityFacts, Cleaner, CounterFacts, Facts, 
 from .forking import fork
 from .journal import TASK
 from .loop import Restarted
+from .mending import mend, mend_sync
 from .outside import (
     WAITING,
     FirstAnswer,
@@ -83,6 +84,7 @@ from .tools import (
     tool_of,
     tries_of,
 )
+from .undeclared import SEEN
 
 __all__ = [
     "ANSWER",
@@ -94,6 +96,7 @@ __all__ = [
     "IDS",
     "MODEL",
     "SAID",
+    "SEEN",
     "TASK",
     "TOOL_ATTRIBUTE",
     "WAITING",
@@ -164,6 +167,8 @@ __all__ = [
     "judging",
     "lease_of",
     "manifest_of",
+    "mend",
+    "mend_sync",
     "model",
     "not_asked",
     "point_of_return",

@@ -129,6 +129,14 @@ class Begun:
         self.handled = sys.exception()
         self.around: Sequence[AbstractContextManager[Any]] = ()
 
+    def tried(self, error: Exception, pause: float | None = None) -> None:
+        """Note a failed try, which is followed by another one. pause: seconds between them."""
+        info = capture(error, self.handled)
+        told: dict[str, Any] = {"error": info.message[:MAX_ERROR], "type": info.type_name}
+        if pause is not None:
+            told["pause_s"] = pause
+        self.tries = [told] if self.tries is None else [*self.tries, told]
+
     def enter(self, run: Recorder) -> None:
         """The body begins: make `current_call()` this call."""
         self._entered = ExitStack()
@@ -541,8 +549,7 @@ def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
         f"retries=… of the tool {begun.tool.name}",
     )
     begun.idle, begun.outcome = True, outcome
-    told = {"error": info.message[:MAX_ERROR], "type": info.type_name, "pause_s": seconds}
-    begun.tries = [told] if begun.tries is None else [*begun.tries, told]
+    begun.tried(error, seconds)
     return seconds
 
 

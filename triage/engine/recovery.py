@@ -87,6 +87,7 @@ from .returning import (
     was_stopped,
 )
 from .run import Guidance, Recorder
+from .undeclared import told, undeclared_changes
 from .watching import standard_rules
 
 
@@ -237,6 +238,7 @@ async def context_of(
     state = session.state
     env = session.config.env
     last = state.history[-1] if state.history else None
+    before = tuple(one for one in state.history if one.number < run.number)
     return FailureContext(
         run_id=session.run_id,
         task=session.task,
@@ -247,7 +249,7 @@ async def context_of(
         trajectory=trajectory,
         state=await copied(state.state),
         usage=state.usage,
-        attempt_history=tuple(state.history[:-1]),
+        attempt_history=(*before, *run.tries),
         checkpoint_id=position_of(state, diagnosis),
         open_subgoals=state.open_subgoals,
         tools=tuple(trajectory.tools),
@@ -296,7 +298,6 @@ def _recommended() -> FailurePolicy:
 async def decide(session: Session, context: FailureContext) -> Decision:
     """Decide what to do. No I/O of ours: limits and gates are pure, a strategy may be async."""
     diagnosis = context.diagnosis
-    limits = session.limits
     if diagnosis.severity is Severity.FATAL:
         return Decision(
             Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True
@@ -311,7 +312,15 @@ async def decide(session: Session, context: FailureContext) -> Decision:
         if fails and question.guesses and not question.inner:
             return Decision(Escalate(question.text), "calls", question.text)
         return await _asked(session, context, question)
-    state = session.state
+    chosen = await within_limits(session, context)
+    if isinstance(chosen, Diagnosis):
+        return await _at_limit(session, context, chosen)
+    return _gated(session, context, chosen, "policy")
+
+
+async def within_limits(session: Session, context: FailureContext) -> Action | Diagnosis:
+    """The action that the policy says; the breach where a limit is reached, or the action would pass one."""
+    diagnosis, limits, state = context.diagnosis, session.limits, session.state
     breach: Diagnosis | None = diagnosis
     if diagnosis.cause is not Cause.LIMIT or diagnosis.classifier != "limits":
         breach = limits.exceeded(
@@ -321,12 +330,9 @@ async def decide(session: Session, context: FailureContext) -> Decision:
             per_tool=state.calls_per_tool,
         )
     if breach is not None:
-        return await _at_limit(session, context, breach)
+        return breach
     action = await (session.config.policy or _recommended()).dispatch(context)
-    breach = limits.allows(action, context)
-    if breach is not None:
-        return await _at_limit(session, context, breach)
-    return _gated(session, context, action, "policy")
+    return limits.allows(action, context) or action
 
 
 _REFUSED = "A step was tried again that a person has refused."
@@ -387,6 +393,10 @@ def _gated(session: Session, context: FailureContext, action: Action, by: str) -
     refused = infeasible(session, action) or unsafe(session, context, action)
     if refused is not None:
         return Decision(Escalate(refused), "gate", refused)
+    repeats = repeats_changes(session) if isinstance(action, PROCEEDING) else None
+    if repeats is not None:
+        asks = session.config.durable
+        return Decision(Suspend(f"{repeats}. Call it again?") if asks else Escalate(repeats), "gate", repeats)
     if not session.limits.too_long(action, context.diagnosis.retry_after_s):
         return Decision(action, by)
     delay = delay_of(action)
@@ -451,6 +461,15 @@ def unsafe(session: Session, context: FailureContext, action: Action) -> str | N
             "another one would do the same"
         )
     return None
+
+
+def repeats_changes(session: Session) -> str | None:
+    """Why the function is not simply called again: it would repeat changes that nothing has recorded."""
+    if session.config.durability.undeclared == "retry":
+        return None
+    known = (call.tool for call in session.state.calls.values() if call.kind != "model")
+    changes = undeclared_changes(session.events, known)
+    return told(changes) if changes else None
 
 
 def _undoable(session: Session, state: RunState, position: int) -> str | None:

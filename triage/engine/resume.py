@@ -78,6 +78,7 @@ from .recovery import (
     context_of,
     decide,
     infeasible,
+    repeats_changes,
     kept,
     perform,
     tell_not_undone,
@@ -386,9 +387,13 @@ async def _decided(session: Session) -> Next:
 def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None:
     """Why an attempt that was cut off cannot be begun again; None if it can."""
     done = [effect for effect in session.state.effects if effect.seq > started.seq]
-    if not done:
+    repeats = repeats_changes(session)
+    if done:
+        text = f"the step {done[0].action} was recorded by hand with the effect {done[0].effect}"
+    elif repeats is not None:
+        text = repeats
+    else:
         return None
-    text = f"the step {done[0].action} was recorded by hand with the effect {done[0].effect}"
     return Diagnosis(
         FailureType.EXTERNAL_FAULT,
         cause=Cause.IN_DOUBT,

@@ -170,6 +170,10 @@ class Recorder:
     # The loops of earlier attempts, None where nothing is to be stopped for them.
     loops_before: LoopsBefore | None = None
     _watcher: Watcher | None = None
+    # Called once the function has ended, while its last words can still be recorded.
+    at_end: tuple[Callable[[], object], ...] = ()
+    # Requests to models that failed and were made again in their place.
+    tries: tuple[Attempt, ...] = ()
 
     def __init__(
         self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
@@ -774,6 +778,10 @@ class Recorder:
 
     def leave(self) -> None:
         """The function has ended: no unsafe call begins, and what its task was sent is taken back."""
+        for ended in self.at_end:
+            # What is recorded now may be refused, which ends nothing that has not ended.
+            with suppress(AttemptInterrupted, Exception):
+                ended()
         with self.session.lock:
             self.ending = True
         owner, self.owner = self.owner, None

@@ -949,7 +949,12 @@ def shown_content(content: Any) -> Any:
 
 
 class ProviderWire(Wire):
-    """The form of a provider's interface: the messages it takes and the answers it gives."""
+    """The form of a provider's interface: the messages it takes and the answers it gives.
+
+    ends_at_once: nothing comes behind the event of a stream with which its answer is whole.
+    """
+
+    ends_at_once: ClassVar[bool] = True
 
     @abstractmethod
     def answer(self, response: Any) -> Answer:

@@ -42,6 +42,8 @@ _LEGACY = "function:"
 class ChatWire(ProviderWire):
     """Each result is a message of its own after the assistant's message that asked for it."""
 
+    ends_at_once = False  # the tokens come behind the finish reason
+
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
         found = mapping(as_data(message))
         role, content = as_text(found.get("role")), found.get("content")

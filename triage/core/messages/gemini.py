@@ -12,11 +12,11 @@ from .base import (
     Answer,
     Asked,
     Message,
+    ProviderWire,
     Repaired,
     Result,
     Shrink,
     Tell,
-    Wire,
     as_data,
     as_text,
     listed,
@@ -30,13 +30,14 @@ _CALLS = ("functionCall", "function_call")
 _RESPONSES = ("functionResponse", "function_response")
 
 
-class GeminiWire(Wire):
+class GeminiWire(ProviderWire):
     """Responses are parts: what follows a turn that calls functions begins with theirs, in their order.
 
     They are known by the function's name, and by the call's id where there are ids.
     """
 
     answers_in_order = True
+    ends_at_once = False  # a finish reason may come in several pieces
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
         content = mapping(as_data(message))
@@ -133,6 +134,32 @@ class GeminiWire(Wire):
         )
         reason = text_or_none(ended.lower() if isinstance(ended, str) else ended)
         return Answer(said.text, said.calls, _usage(found), reason)
+
+    def whole(self, pieces: list[Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        parts: list[Any] = []
+        ended: dict[str, Any] = {}
+        for piece in map(mapping, pieces):
+            found |= piece
+            for one in map(mapping, listed(piece.get("candidates"))[:1]):
+                parts += listed(mapping(one.get("content")).get("parts"))
+                ended |= {key: value for key, value in one.items() if key != "content"}
+        content = {"role": "model", "parts": parts}
+        return {**found, "candidates": [{**ended, "content": content}]}
+
+    def is_whole(self, pieces: list[Any]) -> bool:
+        return any(self.answer(piece).ended is not None for piece in pieces)
+
+    def turn(self, response: Any) -> list[Any]:
+        return [listed(mapping(response).get("candidates"))[0]["content"]]
+
+    def declared(self, name: str, description: str | None, schema: Any) -> dict[str, Any]:
+        made: dict[str, Any] = {"name": name}
+        if description:
+            made["description"] = description
+        if schema is not None:
+            made["parametersJsonSchema"] = schema
+        return {"functionDeclarations": [made]}
 
 
 def _held(part: Mapping[str, Any], names: tuple[str, str]) -> Mapping[str, Any] | None:

@@ -1,0 +1,113 @@
+"""Bodies of answers: events of a stream as they pass, and what a model said in a body that is complete."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypedDict
+
+from triage.core.messages.base import Answer, ProviderWire
+
+DROPPED = frozenset(
+    "authorization connection content-encoding content-length cookie keep-alive proxy-authenticate "
+    "proxy-authorization set-cookie transfer-encoding www-authenticate x-api-key".split()
+)
+"""Headers of an answer that are not kept: credentials, and what only the live connection means."""
+EVENTS = "text/event-stream"
+LINES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
+DONE = "[DONE]"
+
+
+class Kept(TypedDict):
+    """An answer as the journal has it. headers: pairs. body: text, or base64 where it is no UTF-8."""
+
+    status: int
+    headers: list[list[str]]
+    body: str
+    base64: bool
+
+
+def kept(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Kept:
+    """An answer as the journal has it. body: decoded."""
+    pairs = [[name, value] for name, value in headers if name.lower() not in DROPPED]
+    try:
+        return Kept(status=status, headers=pairs, body=body.decode(), base64=False)
+    except UnicodeDecodeError:
+        text = base64.b64encode(body).decode()
+        return Kept(status=status, headers=pairs, body=text, base64=True)
+
+
+def body_of(answer: Kept) -> bytes:
+    """The body of a recorded answer, as it came."""
+    return base64.b64decode(answer["body"]) if answer["base64"] else answer["body"].encode()
+
+
+def content_type(headers: Mapping[str, str] | Iterable[Iterable[str]]) -> str:
+    """The content type without its parameters, in lower case; empty without one."""
+    pairs = headers.items() if isinstance(headers, Mapping) else [tuple(pair) for pair in headers]
+    found = next((value for name, value in pairs if name.lower() == "content-type"), "")
+    return found.partition(";")[0].strip().lower()
+
+
+def is_stream(kind: str) -> bool:
+    """Whether an answer of this content type comes in pieces."""
+    return kind == EVENTS or kind in LINES
+
+
+def answer_in(wire: ProviderWire, answer: Kept) -> Answer:
+    """What the model said; an empty answer where the body cannot be read."""
+    kind = content_type(answer["headers"])
+    body = body_of(answer)
+    if is_stream(kind):
+        return wire.answer(wire.whole(list(_pieces(kind, body))))
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        return Answer()
+    return wire.answer(wire.whole(data) if isinstance(data, list) else data)
+
+
+def _pieces(kind: str, body: bytes) -> Iterator[Any]:
+    reader = Reader(kind)
+    for piece in (*reader.feed(body), *reader.rest()):
+        if piece != DONE:
+            yield piece
+
+
+class Reader:
+    """Reads the events of a stream from its bytes, however these are cut into chunks."""
+
+    def __init__(self, kind: str) -> None:
+        self._by_lines = kind != EVENTS
+        self._tail = b""
+        self._data: list[str] = []
+
+    def feed(self, chunk: bytes) -> list[Any]:
+        """The events that are complete with this chunk: JSON values, and `DONE`."""
+        *lines, self._tail = (self._tail + chunk).split(b"\n")
+        found: list[Any] = []
+        for line in lines:
+            found += self._line(line.rstrip(b"\r").decode("utf-8", "replace"))
+        return found
+
+    def rest(self) -> list[Any]:
+        """The event that the body ends with, without the empty line that ends others."""
+        line, self._tail = self._tail.decode("utf-8", "replace"), b""
+        return [*self._line(line), *self._line("")]
+
+    def _line(self, line: str) -> Iterator[Any]:
+        if self._by_lines:
+            yield from _value(line)
+        elif line.startswith("data:"):
+            self._data.append(line[5:].removeprefix(" "))
+        elif not line and self._data:
+            text, self._data = "\n".join(self._data), []
+            yield from [DONE] if text.strip() == DONE else _value(text)
+
+
+def _value(text: str) -> Iterator[Any]:
+    try:
+        yield json.loads(text)
+    except (ValueError, RecursionError):
+        return

@@ -1,0 +1,127 @@
+"""What an attempt's conversations tell: the calls that models ask for, and what came of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from triage.adapters.conversations import answered_by
+from triage.adapters.tools import Mistakes, tools_by_name
+from triage.core import Step
+from triage.core.messages.base import Answer, Asked, ProviderWire, Result, listed, text_of
+from triage.engine import SEEN, Run, tally
+
+if TYPE_CHECKING:
+    from .requests import Tee
+
+_ALL = ""
+"""Whose mistakes are kept together: on the wire nobody says which agent asks."""
+
+
+def overheard(run: Run) -> Overheard:
+    """What the requests of this attempt have told so far."""
+    beside = tally(run).beside
+    found = beside.get(SEEN)
+    if not isinstance(found, Overheard):
+        found = beside[SEEN] = Overheard(run)
+        run.at_end = (*run.at_end, found.ended)
+    return found
+
+
+
+
+class Overheard:
+    """What the requests of one attempt have told.
+
+    open: streamed answers that are still being read.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.open: list[Tee] = []
+        self._run = run
+        self._calls: list[Asked] = []
+        self._known: list[list[Any]] = []
+        self._tools: dict[str, Any] = {}
+        self._mistakes = Mistakes()
+        self._claimed: set[int] = set()
+
+    def sent(self, wire: ProviderWire, messages: Any, tools: Any) -> None:
+        """Read a request before it is sent: results of earlier calls are steps."""
+        for tee in list(self.open):
+            tee.left()
+        if tools:
+            self._tools.update(tools_by_name(listed(tools)))
+        if not isinstance(messages, list):
+            return
+        known = self._before(messages)
+        results = (one for message in messages[known:] for one in wire.read(message).results)
+        for result in results:
+            asked = self._asked(result, continued=known > 0)
+            if asked is not None:
+                self._calls.remove(asked)
+                self._mistakes.take(asked.name, asked.arguments, asked.id or None)
+                self._record(asked, result)
+
+    def answered(self, answer: Answer | None, _error: Exception | None) -> None:
+        """Note the calls that an answer asks for."""
+        if answer is None:
+            return
+        known = {one.id for one in self._calls if one.id}
+        new = [one for one in answer.calls if one.id not in known]
+        self._calls += new
+        self._mistakes.note(_ALL, new, self._tools)
+
+    def ended(self) -> None:
+        """The attempt has ended: what is still open is left, and calls without a result are noted."""
+        for tee in list(self.open):
+            tee.left()
+        self._mistakes.settle(self._run)
+
+    def _before(self, messages: list[Any]) -> int:
+        """How many messages of a request an earlier one had sent; noted as the newest of its conversation."""
+        best, at = 0, None
+        for place, known in enumerate(self._known):
+            count = _common(known, messages)
+            if count > best:
+                best, at = count, place
+        if at is not None:
+            del self._known[at]
+        self._known.append(messages)
+        return best
+
+    def _asked(self, result: Result, *, continued: bool) -> Asked | None:
+        """The call that a result answers; None for one of an earlier time."""
+        if result.call:
+            return next((one for one in self._calls if one.id == result.call), None)
+        if not continued:
+            return None
+        return next((one for one in self._calls if not one.id and one.name == result.name), None)
+
+    def _record(self, asked: Asked, result: Result) -> None:
+        """Record what came of a call, unless it has recorded itself."""
+        steps = self._run.session.state.steps
+        for at in range(self._run.first, len(steps)):
+            if at not in self._claimed and answered_by(steps[at], asked):
+                self._claimed.add(at)
+                return
+        self._run.record_step(
+            Step(
+                action="call",
+                tool_called=asked.name or "?",
+                tool_input=asked.arguments,
+                tool_output=None if result.failed else result.output,
+                error=text_of(result.output) if result.failed else None,
+                metadata={"id": asked.id, SEEN: True} if asked.id else {SEEN: True},
+            )
+        )
+
+
+def _common(known: list[Any], messages: list[Any]) -> int:
+    """How many messages two lists begin with alike."""
+    if messages[: len(known)] == known:
+        return len(known)
+    count = 0
+    for one, other in zip(known, messages, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

@@ -1,0 +1,256 @@
+"""One request to a model, made in an attempt: what is sent, what is kept, what is given again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import sha256
+from typing import Any
+
+from triage.adapters.calls import Form, ModelCall, Stream, StreamLeft, UnfinishedStream, is_brief, within
+from triage.adapters.conversations import guidance_text, repaired
+from triage.core import child_logger
+from triage.core.messages.base import Answer, Shrink, max_tokens_of
+from triage.engine import Run, current
+
+from .bodies import DONE, Kept, Reader, answer_in, content_type, is_stream, kept
+from .conversations import Overheard, overheard
+from .endpoints import Asked, asked_of, knows
+
+__all__ = ["ModelRequest", "RefusedRequest", "Tee", "model_request", "passed", "untouched"]
+
+_DIGITS = 32
+"""Of the digest of a request."""
+_SIGNATURES = ("signature", "x-amz-content-sha256", "content-md5", "content-digest", "digest")
+"""Headers that say that a body was signed, or that name its digest."""
+_log = child_logger("adapters")
+_passing: ContextVar[bool] = ContextVar("triage_wire", default=False)
+
+
+@contextmanager
+def passed() -> Generator[None]:
+    """Around a request on its way: what it passes further down is the same request."""
+    token = _passing.set(True)
+    try:
+        yield
+    finally:
+        _passing.reset(token)
+
+
+def untouched(method: str, path: str) -> bool:
+    """Whether a request passes as it is: it is made outside of a run, asks no model, or is on its way."""
+    return current.get() is None or method.upper() != "POST" or _passing.get() or not knows(path)
+
+
+class RefusedRequest(Exception):
+    """An answer with an HTTP status from 400 on. Its client makes an exception of its own of it."""
+
+    def __init__(self, response: Any, status: int, body: bytes) -> None:
+        text = body.decode("utf-8", "replace")
+        try:
+            said = json.loads(text)
+        except ValueError:
+            said = None
+        super().__init__(f"Error code: {status} - {text if said is None else said}"[:4_000])
+        self.response = response
+        self.status_code = status
+        self.body = said
+
+
+def model_request(
+    method: str,
+    path: str,
+    headers: Iterable[tuple[str, str]],
+    content: bytes | str,
+    *,
+    hint: bool = True,
+) -> ModelRequest | None:
+    """The recorded call that a request is; None for what passes untouched.
+
+    headers: those of the request. hint: False leaves hints to the agent's own code.
+    """
+    run = current.get()
+    asked = asked_of(method, path, content) if isinstance(run, Run) else None
+    if asked is None or not isinstance(run, Run):
+        return None
+    raw = content.encode() if isinstance(content, str) else content
+    return ModelRequest(run, asked, path, raw, signed=_is_signed(headers), hint=hint)
+
+
+def _is_signed(headers: Iterable[tuple[str, str]]) -> bool:
+    for name, value in headers:
+        lower = name.lower()
+        if lower in _SIGNATURES or (lower == "authorization" and "Signature=" in value):
+            return True
+    return False
+
+
+class ModelRequest:
+    """A request on its way. overheard: what the attempt's requests have told so far."""
+
+    def __init__(
+        self, run: Run, asked: Asked, path: str, raw: bytes, *, signed: bool, hint: bool
+    ) -> None:
+        self.run = run
+        self.overheard = overheard(run)
+        self._endpoint, self._body = asked
+        self._signed = signed
+        self._hint = hint
+        self._stream: Stream | None = None
+        messages = self._body.get(self._endpoint.messages)
+        tools = self._body.get("tools")
+        self.overheard.sent(self._endpoint.wire, messages, tools)
+        # A loop inside of a tool is a conversation of its own, which is matched by itself.
+        inside = within()
+        provider = self._endpoint.provider
+        self._call = ModelCall(
+            name=f"{provider} {inside}" if inside else provider,
+            model=run.guidance.model or self._model(path),
+            said=self._endpoint.wire.new_in(messages),
+            key=sha256(path.encode() + b"\n" + raw).hexdigest()[:_DIGITS],
+            form=Form(read=self._read),
+            is_brief=is_brief(max_tokens_of(self._body)),
+            is_seen=True,
+        )
+
+    def _model(self, path: str) -> str:
+        named = self._body.get("model")
+        if isinstance(named, str):
+            return named
+        # Gemini's and Bedrock's paths name it: /models/NAME:generateContent, /model/NAME/converse.
+        _, _, rest = path.rpartition("/model/" if "/model/" in path else "/models/")
+        return rest.partition(":" if "/models/" in path else "/")[0]
+
+    def _read(self, answer: Kept) -> Answer:
+        return answer_in(self._endpoint.wire, answer)
+
+    def begin(self) -> Stream:
+        """Begin the recorded call, or find its recorded answer."""
+        self.run.session.raise_held()
+        self._stream = Stream(self.run, self._call, self.overheard.answered)
+        return self._stream
+
+    def changed(self) -> bytes | None:
+        """The body to send; None: as the client wrote it. Read when it is sent: the hint may come late."""
+        guidance = self.run.guidance
+        endpoint, given = self._endpoint, self._body
+        body = dict(given)
+        if guidance.model is not None and "model" in body:
+            body["model"] = guidance.model
+            if self._stream is not None:
+                self._stream.asks(guidance.model)
+        wire, name = endpoint.wire, endpoint.messages
+        messages = wire.shrunk(body.get(name) or [], Shrink.of(guidance, self.run))
+        if not isinstance(messages, str) and not is_continued(body):
+            messages = repaired(wire, messages).messages
+        hint = guidance_text(guidance) if self._hint else None
+        body[name] = wire.hinted(messages, hint)
+        if body == given:
+            return None
+        if self._signed:
+            _log.warning(
+                "run %s: a request to %s is signed already and is sent as it is: it cannot carry %s",
+                self.run.run_id, endpoint.provider, "the hint" if hint else "what is to be changed",
+            )  # fmt: skip
+            return None
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def tee(self, recording: Stream, status: int, headers: Iterable[tuple[str, str]]) -> Tee:
+        """Keep a streamed answer as it passes."""
+        return Tee(self, recording, status, list(headers))
+
+    def is_whole(self, pieces: list[Any]) -> bool:
+        return self._endpoint.wire.is_whole(pieces)
+
+    def is_last(self, piece: Any) -> bool:
+        """Whether nothing comes behind this event of a stream."""
+        wire = self._endpoint.wire
+        return piece == DONE or (wire.ends_at_once and wire.is_whole([piece]))
+
+
+def is_continued(body: dict[str, Any]) -> bool:
+    """Whether the provider holds the conversation: calls whose results are sent are known to it alone."""
+    thread = body.get("thread")
+    return bool(
+        body.get("previous_response_id")
+        or body.get("conversation")
+        or (isinstance(thread, dict) and thread.get("previous_message_id"))
+    )
+
+
+class Tee:
+    """A streamed answer as it passes: it is recorded before its last event is given on.
+
+    over: it is recorded, as an answer or as a failure.
+    """
+
+    def __init__(
+        self,
+        request: ModelRequest,
+        recording: Stream,
+        status: int,
+        headers: list[tuple[str, str]],
+    ) -> None:
+        self.over = False
+        self.recording = recording
+        self._request = request
+        self._status, self._headers = status, headers
+        self._reader = Reader(content_type(dict(headers)))
+        self._body: list[bytes] = []
+        self._pieces: list[Any] = []
+        self._overheard: Overheard = request.overheard
+        self._overheard.open.append(self)
+
+    def feed(self, chunk: bytes) -> None:
+        """Keep decoded bytes, before they are given on."""
+        if self.over:
+            return
+        self._body.append(chunk)
+        self._take(self._reader.feed(chunk))
+
+    def _take(self, pieces: Iterable[Any]) -> None:
+        for piece in pieces:
+            if piece != DONE:
+                self._pieces.append(piece)
+            if self._request.is_last(piece):
+                self._done()
+                return
+
+    def end(self) -> None:
+        """The body has ended. Raises UnfinishedStream where the answer had not."""
+        self._take(() if self.over else self._reader.rest())
+        if self.over:
+            return
+        if self._request.is_whole(self._pieces):
+            self._done()
+            return
+        error = UnfinishedStream()
+        self._failed(error)
+        raise error
+
+    def failed(self, error: BaseException) -> None:
+        """The connection broke, or the reader left: what is whole has been answered all the same."""
+        if self.over:
+            return
+        if self._request.is_whole(self._pieces):
+            self._done()
+        else:
+            self._failed(StreamLeft() if isinstance(error, GeneratorExit) else error)
+
+    def left(self) -> None:
+        """Nobody reads on."""
+        self.failed(GeneratorExit())
+
+    def _done(self) -> None:
+        self._close()
+        self.recording.done(kept(self._status, self._headers, b"".join(self._body)))
+
+    def _failed(self, error: BaseException) -> None:
+        self._close()
+        self.recording.failed(error)
+
+    def _close(self) -> None:
+        self.over = True
+        self._overheard.open.remove(self)

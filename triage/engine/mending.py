@@ -1,0 +1,95 @@
+"""A model request that failed is made again where it failed, by the policy of the run.
+
+The function is called again only for what cannot be mended there.
+"""
+
+from __future__ import annotations
+
+import anyio.from_thread
+from msgspec.structs import replace
+
+from triage.core import (
+    Attempt,
+    FailureType,
+    Retry,
+    Severity,
+    capture,
+    in_event_loop,
+    logger,
+    quote,
+    words_of,
+)
+from triage.strategies import delay_of
+
+from .recovery import context_of, diagnose, within_limits
+from .run import Recorder
+
+__all__ = ["mend", "mend_sync"]
+
+
+async def mend(run: Recorder, error: Exception) -> bool:
+    """Wait as the policy says of this error, and tell whether the request is to be made again.
+
+    False where the policy says anything else: then the attempt fails with the error.
+    """
+    try:
+        tried = await _tried(run, error)
+    except Exception:
+        logger.exception("run %s: a failed request is not made again in its place", run.run_id)
+        return False
+    if tried is None:
+        return False
+    run.tries = (*run.tries, tried)
+    await run.session.config.env.sleep(delay_of(tried.action))
+    return not run.over and run.interrupt is None
+
+
+async def _tried(run: Recorder, error: Exception) -> Attempt | None:
+    """The failed request as a policy sees it, if it is to be made again."""
+    session = run.session
+    if run.over or run.interrupt is not None or session.question is not None:
+        return None
+    info = capture(error, session.handled)
+    trajectory = run.ended_by(info)
+    diagnosis = await diagnose(session, trajectory)
+    lasts = diagnosis.severity in (Severity.CRITICAL, Severity.FATAL) or info.refused
+    if lasts or diagnosis.failure_type is not FailureType.EXTERNAL_FAULT:
+        return None
+    context = await context_of(session, run, error, trajectory, diagnosis)
+    action = await within_limits(session, context)
+    if not isinstance(action, Retry) or replace(action, delay=0.0, outage=False) != Retry():
+        return None
+    if session.limits.too_long(action, diagnosis.retry_after_s):
+        return None
+    most = session.limits.outage_seconds
+    session.waits.say(
+        f"request {diagnosis.failure_type} {diagnosis.cause}",
+        session.named,
+        action.delay,
+        f"a request to a model failed with {info.type_name} {quote(words_of(info))}, and is made again",
+        "without end" if most is None else f"at most {most:g} s for one outage",
+        "Agent(limits=Limits(outage_seconds=…)), or a policy that does not wait",
+    )
+    now = session.config.env.time()
+    return Attempt(
+        number=run.number,
+        trajectory=trajectory,
+        state={},
+        error=info,
+        diagnosis=diagnosis,
+        action=action,
+        usage=session.state.attempt_usage,
+        started=now - context.attempt_s,
+        ended=now,
+    )
+
+
+def mend_sync(run: Recorder, error: Exception) -> bool:
+    """`mend` for sync code in a thread; False in the event loop's own thread, which cannot wait."""
+    if in_event_loop():
+        return False
+    try:
+        anyio.from_thread.check_cancelled()
+    except RuntimeError:
+        return anyio.run(mend, run, error)
+    return anyio.from_thread.run(mend, run, error)
