@@ -130,6 +130,11 @@ def passes_all(run: Recorder, adapter: str) -> None:
     tally(run).beside[_SEAM] = adapter
 
 
+def records_models(run: Recorder) -> bool:
+    """Whether this attempt runs under an adapter, which records what its framework's models are asked."""
+    return run.tally is not None and _SEAM in run.tally.beside
+
+
 class _Call:
     """A call that a model asked for. model: key of the model's own recorded call.
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from typing import (
     Any,
     Generic,
+    Literal,
     Never,
     Protocol,
     TypeAlias,
@@ -64,6 +65,7 @@ class Options(TypedDict, total=False):
     verify: Callable[[Any], Any] | None
     environment: Environment | None
     infer_effects: bool
+    seam: Literal["on", "off"]
 
 
 class Agent(Generic[T]):
@@ -79,7 +81,8 @@ class Agent(Generic[T]):
     with each event. name: None: the function's; runs and their tokens belong to it. aliases: earlier
     names of a renamed agent, whose runs this one may take over. environment: clock, ids, sleep and
     chance; None: the machine's. infer_effects: a tool of which nobody declared the effect has the one that
-    its name tells (`triage.core.infer_effect`); False: it is `unknown`.
+    its name tells (`triage.core.infer_effect`); False: it is `unknown`. seam: requests to models are seen
+    where they leave the process, and recorded; `"off"`: this agent's pass untouched.
 
     An agent is callable (`await agent(task)` is `run`) and may decorate methods. One agent serves any
     number of concurrent runs. Raises UsageError for a function that cannot be called so, and for
@@ -135,6 +138,7 @@ class Agent(Generic[T]):
         result_type: Any = None,
         environment: Environment | None = None,
         infer_effects: bool = True,
+        seam: Literal["on", "off"] = "on",
     ) -> None:
         self._wrapped: Any = fn
         # A classmethod or staticmethod is called only through its class: `__get__` reads it then.
@@ -155,6 +159,7 @@ class Agent(Generic[T]):
             result_type=result_type,
             environment=environment,
             infer_effects=infer_effects,
+            seam=seam,
         )
         functools.update_wrapper(self, fn)
 

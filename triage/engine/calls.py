@@ -259,7 +259,7 @@ def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) ->
     if edit is not None:
         given = Given({**given.bound, **edit}, given.digest, None)
     idempotency_key = _idempotency_key(run, key)
-    call = CurrentCall(tool.name, idempotency_key, session.run_id)
+    call = CurrentCall(tool.name, idempotency_key, session.run_id, tool.kind)
     begun = Begun(tool, key, given, call, place, session.config.env.monotonic())
     begun.given = None if edit is None else tool.spread(given.bound)
     nested = tool.nested

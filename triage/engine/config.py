@@ -444,7 +444,8 @@ class Config(Struct, frozen=True, eq=False):
     watching: None where steps are not checked. durable: the store outlives this process. code:
     fingerprint of the function if so, else empty. suspensions: runs waiting in this process (`Waiting`),
     by the digests of their tokens. returns: the declared type of results. redactor: None for the standard
-    one. infer_effects: infer the effect of an undeclared tool from its name. aliases: earlier names of
+    one. infer_effects: infer the effect of an undeclared tool from its name. seam: whether requests to
+    models are seen on the wire. aliases: earlier names of
     the agent. generated: Python made its name up.
     """
 
@@ -470,6 +471,7 @@ class Config(Struct, frozen=True, eq=False):
     function: Callable[..., Any]
     redactor: Redactor | None
     infer_effects: bool = True
+    seam: Literal["on", "off"] = "on"
     aliases: tuple[str, ...] = ()
     generated: bool = False
 
@@ -506,12 +508,14 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
     result_type: Any,
     environment: Environment | None,
     infer_effects: bool,
+    seam: str,
 ) -> Config:
     """Validate the options of an agent and fill in defaults. Raises UsageError for a wrong type."""
     if not isinstance(infer_effects, bool):
         raise UsageError(
             f"Agent(infer_effects=…) must be True or False, not {type(infer_effects).__name__}"
         )
+    check_word("Agent(seam=…)", seam, ("on", "off"))
     if classifier is not None:
         check_classifier("Agent(classifier=…)", classifier)
     for option, value, kind in (
@@ -566,6 +570,7 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
         returns=Returns(function.function, None if checks is None else checks.result_type),
         function=function.function,
         infer_effects=infer_effects,
+        seam=cast("Literal['on', 'off']", seam),
         aliases=_texts("Agent.aliases", aliases),
         generated=not name and function.has_generated_name,
         redactor=None if isinstance(durability.redact, bool) else durability.redact,

@@ -319,7 +319,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
 
 
 async def within_limits(session: Session, context: FailureContext) -> Action | Diagnosis:
-    """The action that the policy says; the breach where a limit is reached, or the action would pass one."""
+    """The action that the policy says; the breach where a limit is reached or would be passed."""
     diagnosis, limits, state = context.diagnosis, session.limits, session.state
     breach: Diagnosis | None = diagnosis
     if diagnosis.cause is not Cause.LIMIT or diagnosis.classifier != "limits":
@@ -396,7 +396,9 @@ def _gated(session: Session, context: FailureContext, action: Action, by: str) -
     repeats = repeats_changes(session) if isinstance(action, PROCEEDING) else None
     if repeats is not None:
         asks = session.config.durable
-        return Decision(Suspend(f"{repeats}. Call it again?") if asks else Escalate(repeats), "gate", repeats)
+        return Decision(
+            Suspend(f"{repeats}. Call it again?") if asks else Escalate(repeats), "gate", repeats
+        )
     if not session.limits.too_long(action, context.diagnosis.retry_after_s):
         return Decision(action, by)
     delay = delay_of(action)

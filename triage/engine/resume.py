@@ -78,9 +78,9 @@ from .recovery import (
     context_of,
     decide,
     infeasible,
-    repeats_changes,
     kept,
     perform,
+    repeats_changes,
     tell_not_undone,
     unsafe,
 )

@@ -48,6 +48,7 @@ from triage.core import (
 from triage.core.asking import scheduler
 from triage.core.constructors import Struct
 from triage.core.messages.base import with_receipts
+from triage.seam import install
 from triage.strategies import Limits
 
 from .event_loop import Cancellations, current_caller, current_task, is_large
@@ -195,6 +196,8 @@ class Recorder:
             self.loops_before = LoopsBefore(session.state.history)
         if session.parent is not None:
             session.parent.has_inside(self)
+        if session.config.seam == "on":
+            install(current)
 
     @property
     def guidance(self) -> Guidance:

@@ -820,12 +820,16 @@ def named_by(
 
 
 class CurrentCall:
-    """The recorded call that a tool is running in. on_asked: called when the tool first reads its key."""
+    """The recorded call that a tool is running in.
 
-    __slots__ = ("_key", "asked", "on_asked", "run_id", "tool")
+    kind: `tool` or `model`. on_asked: called when the tool first reads its key.
+    """
 
-    def __init__(self, tool: str, key: str, run_id: str) -> None:
+    __slots__ = ("_key", "asked", "kind", "on_asked", "run_id", "tool")
+
+    def __init__(self, tool: str, key: str, run_id: str, kind: str = "tool") -> None:
         self.tool = tool
+        self.kind = kind
         self.run_id = run_id
         self._key = key
         self.asked = False
@@ -871,17 +875,17 @@ AGENT_ATTRIBUTE = "__triage_agent__"
 
 
 _undeclared = functools.lru_cache(maxsize=1024)(Tool)
-_declared: set[str] = set()
+_tools: set[str] = set()
 
 
 def note_declared(name: str) -> None:
     """Note that a function of this name is a tool, whose calls record themselves."""
-    _declared.add(name)
+    _tools.add(name)
 
 
 def is_declared(name: str) -> bool:
     """Whether any function of this process is a tool of this name."""
-    return name in _declared
+    return name in _tools
 
 
 class Nested(Tool):

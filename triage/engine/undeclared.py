@@ -59,7 +59,9 @@ def undeclared_changes(events: Iterable[Event], known: Iterable[str]) -> list[Ch
                     waiting.remove(asked)
                 if is_seen and _is_change(step.tool_called, recorded):
                     result = step.tool_output if step.error is None else step.error
-                    found.append(Change(step.tool_called, step.tool_input, True, result))
+                    found.append(
+                        Change(step.tool_called, step.tool_input, ended=True, result=result)
+                    )
     return [*found, *(one for _, one in waiting if _is_change(one.tool, recorded))]
 
 

@@ -27,8 +27,6 @@ def overheard(run: Run) -> Overheard:
     return found
 
 
-
-
 class Overheard:
     """What the requests of one attempt have told.
 
@@ -77,7 +75,7 @@ class Overheard:
         self._mistakes.settle(self._run)
 
     def _before(self, messages: list[Any]) -> int:
-        """How many messages of a request an earlier one had sent; noted as the newest of its conversation."""
+        """How many messages of a request an earlier one had sent; it is the newest of its conversation."""
         best, at = 0, None
         for place, known in enumerate(self._known):
             count = _common(known, messages)

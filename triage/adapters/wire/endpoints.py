@@ -21,7 +21,12 @@ _WIRES: Mapping[str, ProviderWire] = {
     "anthropic": ANTHROPIC,
     "gemini": GEMINI,
 }
-_MESSAGES = {"chat": "messages", "responses": "input", "anthropic": "messages", "gemini": "contents"}
+_MESSAGES = {
+    "chat": "messages",
+    "responses": "input",
+    "anthropic": "messages",
+    "gemini": "contents",
+}
 
 
 class Endpoint(NamedTuple):

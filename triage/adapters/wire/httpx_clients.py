@@ -2,96 +2,139 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 from triage.adapters.calls import Stream
 
 from .bodies import Kept, body_of, content_type, is_stream, kept
 from .requests import ModelRequest, RefusedRequest, Tee, model_request, passed, untouched
 
-__all__ = ["Sends", "sends_of"]
+__all__ = ["recording"]
 
 
-class Sends(NamedTuple):
-    """Makers of `send`: each takes the client's own method and returns the one to use."""
+def recording(library: Any, _name: str, original: Any, *, hint: bool = True) -> Any:
+    """The `send` that records, in place of a client's own.
 
-    asynchronous: Any
-    synchronous: Any
+    library: the module httpx or httpx2. hint: False leaves hints to the agent's own code.
+    """
+    sends = _Sends(library, original, hint=hint)
+    if not inspect.iscoroutinefunction(original):
+
+        def send_sync(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+            return sends.send_sync(self, request, stream=stream, options=options)
+
+        return send_sync
+
+    async def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        return await sends.send(self, request, stream=stream, options=options)
+
+    return send
 
 
-def sends_of(library: Any, *, hint: bool = True) -> Sends:
-    """The recording `send` of a library's clients. library: the module httpx or httpx2."""
+class _Sends:
+    """What `send` does. original: the method of the library."""
 
-    class AsyncTee(library.AsyncByteStream):  # type: ignore[misc, name-defined]
-        def __init__(self, stream: Any, decoder: Any, tee: Tee) -> None:
-            self._stream, self._decoder, self._tee = stream, decoder, tee
+    def __init__(self, library: Any, original: Any, *, hint: bool) -> None:
+        self._library = library
+        self._original = original
+        self._hint = hint
+        self._async_tee, self._tee, self._whole = _streams_of(library)
 
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            tee = self._tee
-            try:
-                async for chunk in self._stream:
-                    tee.feed(self._decoder.decode(chunk))
-                    if tee.over:
-                        await tee.recording.durable()
-                    yield chunk
-            except BaseException as error:
-                tee.failed(error)
-                raise
-            tee.end()
+    async def send(
+        self, client: Any, request: Any, *, stream: bool, options: dict[str, Any]
+    ) -> Any:
+        asked = self._asked(request)
+        if asked is None:
+            return await self._original(client, request, stream=stream, **options)
+        call = asked.begin()
+        if call.known is not None:
+            return self._given(client, request, call.known, stream=stream)
+        with call.passing():
+            while True:
+                try:
+                    with passed():
+                        sent = self._sent(asked, request)
+                        response = await self._original(client, sent, stream=True, **options)
+                    if _is_streamed(response):
+                        break
+                    await response.aread()
+                except Exception as error:
+                    if await call.mended(error):
+                        continue
+                    raise
+                failed = _refused(response)
+                if failed is None or not await call.mended(failed):
+                    _record(call, response, failed)
+                    await call.durable()
+                    return response
+            self._swap(self._async_tee, asked, call, response)
+            if not stream:
+                await response.aread()
+            return response
 
-        async def aclose(self) -> None:
-            self._tee.left()
-            await self._stream.aclose()
+    def send_sync(self, client: Any, request: Any, *, stream: bool, options: dict[str, Any]) -> Any:
+        asked = self._asked(request)
+        if asked is None:
+            return self._original(client, request, stream=stream, **options)
+        call = asked.begin()
+        if call.known is not None:
+            return self._given(client, request, call.known, stream=stream)
+        with call.passing():
+            while True:
+                try:
+                    with passed():
+                        sent = self._sent(asked, request)
+                        response = self._original(client, sent, stream=True, **options)
+                    if _is_streamed(response):
+                        break
+                    response.read()
+                except Exception as error:
+                    if call.mended_sync(error):
+                        continue
+                    raise
+                failed = _refused(response)
+                if failed is None or not call.mended_sync(failed):
+                    _record(call, response, failed)
+                    call.durable_sync()
+                    return response
+            self._swap(self._tee, asked, call, response)
+            if not stream:
+                response.read()
+            return response
 
-    class SyncTee(library.SyncByteStream):  # type: ignore[misc, name-defined]
-        def __init__(self, stream: Any, decoder: Any, tee: Tee) -> None:
-            self._stream, self._decoder, self._tee = stream, decoder, tee
-
-        def __iter__(self) -> Iterator[bytes]:
-            tee = self._tee
-            try:
-                for chunk in self._stream:
-                    tee.feed(self._decoder.decode(chunk))
-                    if tee.over:
-                        tee.recording.durable_sync()
-                    yield chunk
-            except BaseException as error:
-                tee.failed(error)
-                raise
-            tee.end()
-
-        def close(self) -> None:
-            self._tee.left()
-            self._stream.close()
-
-    class Whole(library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc, name-defined]
-        def __init__(self, body: bytes) -> None:
-            self._body = body
-
-        def __iter__(self) -> Iterator[bytes]:
-            yield self._body
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            yield self._body
-
-    def asked(request: Any) -> ModelRequest | None:
+    def _asked(self, request: Any) -> ModelRequest | None:
         if untouched(request.method, request.url.path):
             return None
         try:
             content = request.content
-        except library.RequestNotRead:  # an upload in pieces asks no model
+        except self._library.RequestNotRead:  # an upload in pieces asks no model
             return None
-        return model_request(
-            request.method, request.url.path, request.headers.items(), content, hint=hint
+        headers = request.headers.items()
+        return model_request(request.method, request.url.path, headers, content, hint=self._hint)
+
+    def _sent(self, asked: ModelRequest, request: Any) -> Any:
+        """The request with the body that is to be sent; the client's own where nothing changes."""
+        body = asked.changed()
+        if body is None:
+            return request
+        headers = [(k, v) for k, v in request.headers.raw if k.lower() != b"content-length"]
+        return self._library.Request(
+            request.method,
+            request.url,
+            headers=headers,
+            content=body,
+            extensions=request.extensions,
         )
 
-    def given(client: Any, request: Any, known: Kept, *, stream: bool) -> Any:
+    def _given(self, client: Any, request: Any, known: Kept, *, stream: bool) -> Any:
         """A recorded answer as the client's own response."""
         body = body_of(known)
-        content = {"stream": Whole(body)} if stream else {"content": body}
-        response = library.Response(
+        content = {"stream": self._whole(body)} if stream else {"content": body}
+        response = self._library.Response(
             known["status"],
             headers=[tuple(pair) for pair in known["headers"]],
             request=request,
@@ -102,106 +145,95 @@ def sends_of(library: Any, *, hint: bool = True) -> Sends:
         response.elapsed = timedelta(0)
         return response
 
-    def sent(one: ModelRequest, request: Any) -> Any:
-        body = one.changed()
-        if body is None:
-            return request
-        headers = [(k, v) for k, v in request.headers.raw if k.lower() != b"content-length"]
-        return library.Request(
-            request.method, request.url, headers=headers, content=body, extensions=request.extensions
-        )
-
-    def teed(one: ModelRequest, recording: Stream, response: Any) -> Tee | None:
-        """The tee of a response that comes in pieces; None for one that is read whole."""
-        if response.status_code >= 400 or not is_stream(content_type(response.headers)):
-            return None
-        return one.tee(recording, response.status_code, response.headers.items())
-
-    def decoder_of(response: Any) -> Any:
-        """A decoder beside the response's own, which its reader uses."""
+    def _swap(self, kind: Any, asked: ModelRequest, call: Stream, response: Any) -> None:
+        """Have the bytes of a stream pass a tee, decoded beside the decoder that its reader uses."""
         coded = {"content-encoding": response.headers.get("content-encoding", "")}
-        return library.Response(200, headers=coded)._get_content_decoder()
+        decoder = self._library.Response(200, headers=coded)._get_content_decoder()
+        tee = asked.tee(call, response.status_code, response.headers.items())
+        response.stream = kind(response.stream, decoder, tee)
 
-    def refused(response: Any) -> RefusedRequest | None:
-        if response.status_code < 400:
-            return None
-        return RefusedRequest(response, response.status_code, response.content)
 
-    def recorded(recording: Stream, response: Any, error: RefusedRequest | None) -> None:
-        if error is None:
-            status, headers = response.status_code, response.headers.items()
-            recording.done(kept(status, headers, response.content))
-        else:
-            recording.failed(error)
+def _is_streamed(response: Any) -> bool:
+    return response.status_code < 400 and is_stream(content_type(response.headers))
 
-    def make_async(original: Any) -> Any:
-        async def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-            one = asked(request)
-            if one is None:
-                return await original(self, request, stream=stream, **options)
-            recording = one.begin()
-            if recording.known is not None:
-                return given(self, request, recording.known, stream=stream)
-            with recording.passing():
-                while True:
-                    try:
-                        with passed():
-                            response = await original(
-                                self, sent(one, request), stream=True, **options
-                            )
-                        tee = teed(one, recording, response)
-                        if tee is None:
-                            await response.aread()
-                    except Exception as error:
-                        if await recording.mended(error):
-                            continue
-                        raise
-                    if tee is not None:
-                        response.stream = AsyncTee(response.stream, decoder_of(response), tee)
-                        if not stream:
-                            await response.aread()
-                        return response
-                    failed = refused(response)
-                    if failed is None or not await recording.mended(failed):
-                        break
-            recorded(recording, response, failed)
-            await recording.durable()
-            return response
 
-        return send
+def _refused(response: Any) -> RefusedRequest | None:
+    if response.status_code < 400:
+        return None
+    return RefusedRequest(response, response.status_code, response.content)
 
-    def make_sync(original: Any) -> Any:
-        def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-            one = asked(request)
-            if one is None:
-                return original(self, request, stream=stream, **options)
-            recording = one.begin()
-            if recording.known is not None:
-                return given(self, request, recording.known, stream=stream)
-            with recording.passing():
-                while True:
-                    try:
-                        with passed():
-                            response = original(self, sent(one, request), stream=True, **options)
-                        tee = teed(one, recording, response)
-                        if tee is None:
-                            response.read()
-                    except Exception as error:
-                        if recording.mended_sync(error):
-                            continue
-                        raise
-                    if tee is not None:
-                        response.stream = SyncTee(response.stream, decoder_of(response), tee)
-                        if not stream:
-                            response.read()
-                        return response
-                    failed = refused(response)
-                    if failed is None or not recording.mended_sync(failed):
-                        break
-            recorded(recording, response, failed)
-            recording.durable_sync()
-            return response
 
-        return send
+def _record(call: Stream, response: Any, failed: RefusedRequest | None) -> None:
+    if failed is None:
+        call.done(kept(response.status_code, response.headers.items(), response.content))
+    else:
+        call.failed(failed)
 
-    return Sends(make_async, make_sync)
+
+class _Teed:
+    """A stream of bytes that shows them to a tee before it gives them on."""
+
+    def __init__(self, stream: Any, decoder: Any, tee: Tee) -> None:
+        self._stream, self._decoder, self._tee = stream, decoder, tee
+
+
+class _AsyncTeed(_Teed):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        tee = self._tee
+        try:
+            async for chunk in self._stream:
+                tee.feed(self._decoder.decode(chunk))
+                if tee.over:
+                    await tee.recording.durable()
+                yield chunk
+        except BaseException as error:
+            tee.failed(error)
+            raise
+        tee.end()
+
+    async def aclose(self) -> None:
+        self._tee.left()
+        await self._stream.aclose()
+
+
+class _SyncTeed(_Teed):
+    def __iter__(self) -> Iterator[bytes]:
+        tee = self._tee
+        try:
+            for chunk in self._stream:
+                tee.feed(self._decoder.decode(chunk))
+                if tee.over:
+                    tee.recording.durable_sync()
+                yield chunk
+        except BaseException as error:
+            tee.failed(error)
+            raise
+        tee.end()
+
+    def close(self) -> None:
+        self._tee.left()
+        self._stream.close()
+
+
+class _Whole:
+    """The bytes of a recorded answer as a stream."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+
+@cache
+def _streams_of(library: Any) -> tuple[type, type, type]:
+    """The streams as classes of the library's, which it asks for."""
+    both = (library.AsyncByteStream, library.SyncByteStream)
+    return (
+        type("AsyncTeed", (_AsyncTeed, both[0]), {}),
+        type("SyncTeed", (_SyncTeed, both[1]), {}),
+        type("Whole", (_Whole, *both), {}),
+    )

@@ -9,13 +9,21 @@ from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
 
-from triage.adapters.calls import Form, ModelCall, Stream, StreamLeft, UnfinishedStream, is_brief, within
-from triage.adapters.conversations import guidance_text, repaired
+from triage.adapters.calls import (
+    Form,
+    ModelCall,
+    Stream,
+    StreamLeft,
+    UnfinishedStream,
+    is_brief,
+    within,
+)
+from triage.adapters.conversations import guidance_text, records_models, repaired
 from triage.core import child_logger
 from triage.core.messages.base import Answer, Shrink, max_tokens_of
-from triage.engine import Run, current
+from triage.engine import Run, calling, current
 
-from .bodies import DONE, Kept, Reader, answer_in, content_type, is_stream, kept
+from .bodies import DONE, Kept, Reader, answer_in, content_type, kept
 from .conversations import Overheard, overheard
 from .endpoints import Asked, asked_of, knows
 
@@ -41,7 +49,12 @@ def passed() -> Generator[None]:
 
 def untouched(method: str, path: str) -> bool:
     """Whether a request passes as it is: it is made outside of a run, asks no model, or is on its way."""
-    return current.get() is None or method.upper() != "POST" or _passing.get() or not knows(path)
+    run = current.get()
+    if run is None or method.upper() != "POST" or _passing.get() or not knows(path):
+        return True
+    call = calling.get()
+    asks = call is not None and call.kind == "model"  # the request is part of a recorded call
+    return asks or run.session.config.seam == "off" or records_models(run)
 
 
 class RefusedRequest(Exception):
