@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from weakref import WeakSet
 
@@ -48,7 +49,6 @@ from triage.core import (
 from triage.core.asking import scheduler
 from triage.core.constructors import Struct
 from triage.core.messages.base import with_receipts
-from triage.seam import install
 from triage.strategies import Limits
 
 from .event_loop import Cancellations, current_caller, current_task, is_large
@@ -107,6 +107,9 @@ class Replay(Struct, frozen=True):
 
 NO_GUIDANCE = Guidance()
 
+
+SEAM = "triage.seam"
+"""The module that stands where requests leave. By name, as the engine knows no transport."""
 
 GRACE = 5.0
 """Seconds an interrupted attempt has to stop before it is reported and cancelled again."""
@@ -197,7 +200,7 @@ class Recorder:
         if session.parent is not None:
             session.parent.has_inside(self)
         if session.config.seam == "on":
-            install(current)
+            import_module(SEAM).install(current)
 
     @property
     def guidance(self) -> Guidance:
