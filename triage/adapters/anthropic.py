@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from triage.core.messages.anthropic import ANTHROPIC
 
-from .model_clients import Conversation, Endpoint, Provider, converse, recorded
+from .model_clients import Conversation, Provider, converse, recorded
 
 __all__ = ["record", "run_tools"]
 
@@ -22,16 +22,14 @@ __all__ = ["record", "run_tools"]
 C = TypeVar("C")
 
 
-_PROVIDER = Provider(
-    "anthropic", ("AsyncAnthropic", "Anthropic"), (Endpoint("/messages", "messages", ANTHROPIC),)
-)
+_PROVIDER = Provider("anthropic", ("AsyncAnthropic", "Anthropic"))
 
 
 def record(client: C, *, hint: bool = True) -> C:
     """Return a copy of the client, async or sync, that records the model calls made inside a run.
 
-    Recorded are messages in every form: whole, streamed, parsed, and by the `stream` helper; through
-    `with_raw_response` a call is noted, and never reused. Inside a run each request is repaired first
+    Recorded are messages in every form: whole, streamed, parsed, by the `stream` helper, and through
+    `with_raw_response`. Inside a run each request is repaired first
     (a tool call without a result is given one), and ends with the run's hint as words of the user,
     once, unless it stands there already. Outside a run nothing is done.
 

@@ -51,6 +51,7 @@ from triage.engine import (
     finish,
     mend,
     mend_sync,
+    note_try,
     record_call,
     within_call,
 )
@@ -434,7 +435,7 @@ class Stream:
         begun = self._begun
         if begun is None or not await mend(self._run, error):
             return False
-        begun.tried(error)
+        note_try(self._run, begun, error)
         return True
 
     def mended_sync(self, error: Exception) -> bool:
@@ -442,7 +443,7 @@ class Stream:
         begun = self._begun
         if begun is None or not mend_sync(self._run, error):
             return False
-        begun.tried(error)
+        note_try(self._run, begun, error)
         return True
 
     def failed(self, error: BaseException) -> None:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from triage.core.messages.chat import CHAT
-from triage.core.messages.responses import RESPONSES
 
-from .model_clients import Conversation, Endpoint, Provider, converse, recorded
+from .model_clients import Conversation, Provider, converse, recorded
 
 __all__ = ["record", "run_tools"]
 
@@ -23,20 +22,16 @@ __all__ = ["record", "run_tools"]
 C = TypeVar("C")
 
 
-_PROVIDER = Provider(
-    "openai",
-    ("AsyncOpenAI", "OpenAI"),
-    (Endpoint("/chat/completions", "messages", CHAT), Endpoint("/responses", "input", RESPONSES)),
-)
+_PROVIDER = Provider("openai", ("AsyncOpenAI", "OpenAI"))
 
 
 def record(client: C, *, hint: bool = True) -> C:
     """Return a copy of the client, async or sync, that records the model calls made inside a run.
 
     Recorded are chat completions and responses in every form: whole, streamed, parsed, and by the
-    `stream` helpers; through `with_raw_response` a call is noted, and never reused. Inside a run each
-    request is repaired first (a tool call without a result is given one), and ends with the run's hint
-    as a message of the user, once, unless it stands there already. Outside a run nothing is done.
+    `stream` helpers, and through `with_raw_response`. Inside a run each request is repaired first (a
+    tool call without a result is given one), and ends with the run's hint as a message of the user, once,
+    unless it stands there already. Outside a run nothing is done.
 
     The client given is not modified; the copy shares its connections. hint: False leaves hints to your
     own code. Raises UsageError for anything but a client of openai. Retries of the client's own are said

@@ -33,6 +33,7 @@ from .calls import (
     current_run,
     fail,
     finish,
+    note_try,
     record_call,
 )
 from .checks import Refused
@@ -171,6 +172,7 @@ __all__ = [
     "mend_sync",
     "model",
     "not_asked",
+    "note_try",
     "point_of_return",
     "position_of",
     "question_at",

@@ -129,14 +129,6 @@ class Begun:
         self.handled = sys.exception()
         self.around: Sequence[AbstractContextManager[Any]] = ()
 
-    def tried(self, error: Exception, pause: float | None = None) -> None:
-        """Note a failed try, which is followed by another one. pause: seconds between them."""
-        info = capture(error, self.handled)
-        told: dict[str, Any] = {"error": info.message[:MAX_ERROR], "type": info.type_name}
-        if pause is not None:
-            told["pause_s"] = pause
-        self.tries = [told] if self.tries is None else [*self.tries, told]
-
     def enter(self, run: Recorder) -> None:
         """The body begins: make `current_call()` this call."""
         self._entered = ExitStack()
@@ -516,6 +508,17 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
         stop_in_doubt(run, run.session.state.calls[begun.key], info)
 
 
+def note_try(run: Recorder, begun: Begun, error: Exception) -> None:
+    """Record a try of a call that failed and is followed by another one: a step of its own."""
+    info = capture(error, begun.handled)
+    seconds = _took(run, begun)
+    begun.started = run.session.config.env.monotonic()
+    metadata = begun.place.metadata(begun.key, begun.run)
+    del metadata["call"]  # which is the step of the call's end
+    step = _step(begun.tool, begun.arguments, None, begun.effect, metadata, info, seconds)
+    run.record_call_step(step)
+
+
 def _judged(begun: Begun, info: ErrorInfo) -> str:
     """Judge from the error of a call, raised or returned, whether it may have happened."""
     if info.not_attempted:
@@ -549,7 +552,8 @@ def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
         f"retries=… of the tool {begun.tool.name}",
     )
     begun.idle, begun.outcome = True, outcome
-    begun.tried(error, seconds)
+    told = {"error": info.message[:MAX_ERROR], "type": info.type_name, "pause_s": seconds}
+    begun.tries = [told] if begun.tries is None else [*begun.tries, told]
     return seconds
 
 

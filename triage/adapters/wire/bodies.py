@@ -57,15 +57,26 @@ def is_stream(kind: str) -> bool:
 
 def answer_in(wire: ProviderWire, answer: Kept) -> Answer:
     """What the model said; an empty answer where the body cannot be read."""
+    response = response_in(wire, answer)
+    return Answer() if response is None else wire.answer(response)
+
+
+def response_in(wire: ProviderWire, answer: Any) -> Any:
+    """The response in a recorded answer, as it comes without streaming; None where it cannot be read.
+
+    answer: a `Kept`, or the response itself, as journals before 0.3.0 have it.
+    """
+    if "body" not in answer:
+        return wire.whole(answer) if isinstance(answer, list) else answer
     kind = content_type(answer["headers"])
     body = body_of(answer)
     if is_stream(kind):
-        return wire.answer(wire.whole(list(_pieces(kind, body))))
+        return wire.whole(list(_pieces(kind, body)))
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
-        return Answer()
-    return wire.answer(wire.whole(data) if isinstance(data, list) else data)
+        return None
+    return wire.whole(data) if isinstance(data, list) else data
 
 
 def _pieces(kind: str, body: bytes) -> Iterator[Any]:

@@ -16,12 +16,15 @@ from .requests import ModelRequest, RefusedRequest, Tee, model_request, passed, 
 __all__ = ["recording"]
 
 
-def recording(library: Any, _name: str, original: Any, *, hint: bool = True) -> Any:
+def recording(
+    library: Any, _name: str, original: Any, *, hint: bool = True, explicit: bool = False
+) -> Any:
     """The `send` that records, in place of a client's own.
 
-    library: the module httpx or httpx2. hint: False leaves hints to the agent's own code.
+    library: the module httpx or httpx2. hint: False leaves hints to the agent's own code. explicit: it is
+    wanted for this one client, whatever else records or passes what the run asks models.
     """
-    sends = _Sends(library, original, hint=hint)
+    sends = _Sends(library, original, hint=hint, explicit=explicit)
     if not inspect.iscoroutinefunction(original):
 
         def send_sync(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
@@ -38,7 +41,8 @@ def recording(library: Any, _name: str, original: Any, *, hint: bool = True) -> 
 class _Sends:
     """What `send` does. original: the method of the library."""
 
-    def __init__(self, library: Any, original: Any, *, hint: bool) -> None:
+    def __init__(self, library: Any, original: Any, *, hint: bool, explicit: bool) -> None:
+        self._explicit = explicit
         self._library = library
         self._original = original
         self._hint = hint
@@ -107,7 +111,7 @@ class _Sends:
             return response
 
     def _asked(self, request: Any) -> ModelRequest | None:
-        if untouched(request.method, request.url.path):
+        if untouched(request.method, request.url.path, explicit=self._explicit):
             return None
         try:
             content = request.content
@@ -176,13 +180,17 @@ class _Teed:
     def __init__(self, stream: Any, decoder: Any, tee: Tee) -> None:
         self._stream, self._decoder, self._tee = stream, decoder, tee
 
+    def _decoded(self, chunk: bytes) -> bytes:
+        made = self._decoder.decode(chunk)
+        return made if isinstance(made, bytes) else b"".join(made)
+
 
 class _AsyncTeed(_Teed):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         tee = self._tee
         try:
             async for chunk in self._stream:
-                tee.feed(self._decoder.decode(chunk))
+                tee.feed(self._decoded(chunk))
                 if tee.over:
                     await tee.recording.durable()
                 yield chunk
@@ -201,7 +209,7 @@ class _SyncTeed(_Teed):
         tee = self._tee
         try:
             for chunk in self._stream:
-                tee.feed(self._decoder.decode(chunk))
+                tee.feed(self._decoded(chunk))
                 if tee.over:
                     tee.recording.durable_sync()
                 yield chunk

@@ -47,14 +47,18 @@ def passed() -> Generator[None]:
         _passing.reset(token)
 
 
-def untouched(method: str, path: str) -> bool:
-    """Whether a request passes as it is: it is made outside of a run, asks no model, or is on its way."""
+def untouched(method: str, path: str, *, explicit: bool = False) -> bool:
+    """Whether a request passes as it is: it is made outside of a run, asks no model, or is on its way.
+
+    explicit: it is seen also where the agent's seam is off, and in the attempts of adapters.
+    """
     run = current.get()
     if run is None or method.upper() != "POST" or _passing.get() or not knows(path):
         return True
     call = calling.get()
-    asks = call is not None and call.kind == "model"  # the request is part of a recorded call
-    return asks or run.session.config.seam == "off" or records_models(run)
+    if call is not None and call.kind == "model":  # the request is part of a recorded call
+        return True
+    return not explicit and (run.session.config.seam == "off" or records_models(run))
 
 
 class RefusedRequest(Exception):
