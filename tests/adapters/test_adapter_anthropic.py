@@ -111,7 +111,7 @@ async def test_a_call_is_recorded_with_its_words_and_tokens_and_a_retry_does_not
 
 
 async def test_tool_calls_of_a_stream_are_put_together() -> None:
-    both = asks(call("look", query="a b c"), call("pay", cents=300))
+    both = asks(call("look", query="a b c"), call("count", cents=300))
 
     async def ask() -> Any:
         return [
@@ -124,7 +124,7 @@ async def test_tool_calls_of_a_stream_are_put_together() -> None:
     assert twice.results[0] == twice.results[1]
     assert twice.steps[0].tool_output == [
         {"tool": "look", "arguments": {"query": "a b c"}},
-        {"tool": "pay", "arguments": {"cents": 300}},
+        {"tool": "count", "arguments": {"cents": 300}},
     ]
 
 
