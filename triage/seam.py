@@ -41,7 +41,11 @@ _HTTPX = (
     _Method("AsyncClient", "send", "httpx_clients"),
     _Method("Client", "send", "httpx_clients"),
 )
-_LIBRARIES: Mapping[str, tuple[_Method, ...]] = {"httpx": _HTTPX, "httpx2": _HTTPX}
+_LIBRARIES: Mapping[str, tuple[_Method, ...]] = {
+    "aiohttp": (_Method("ClientSession", "_request", "aiohttp_clients"),),
+    "httpx": _HTTPX,
+    "httpx2": _HTTPX,
+}
 """The methods that are patched, by the module that has their classes."""
 
 

@@ -45,7 +45,7 @@ def body_of(answer: Kept) -> bytes:
 
 def content_type(headers: Mapping[str, str] | Iterable[Iterable[str]]) -> str:
     """The content type without its parameters, in lower case; empty without one."""
-    pairs = headers.items() if isinstance(headers, Mapping) else [tuple(pair) for pair in headers]
+    pairs: Any = headers.items() if isinstance(headers, Mapping) else headers
     found = next((value for name, value in pairs if name.lower() == "content-type"), "")
     return found.partition(";")[0].strip().lower()
 
