@@ -104,7 +104,7 @@ def _failed_request(calls: list[Call], past: Attempt) -> Call | None:
     A request that the other side has refused for another reason may be made of an earlier bad answer.
     """
     asked = next((call for call in reversed(calls) if call.kind == "model"), None)
-    if asked is None or _sayings(asked.error).isdisjoint(_sayings(past.error)):
+    if asked is None or not _is_same(asked.error, past.error):
         return None
     if past.failure_type is FailureType.CONTEXT_OVERFLOW:
         return asked
@@ -257,13 +257,12 @@ def _has_begun_calls(state: RunState, attempt: int) -> bool:
 
 def _failed(calls: list[Call], past: Attempt) -> Call | None:
     """The recorded call that failed, or whose answer was the error; None where no recorded call did."""
-    said = _sayings(past.error)
     for call in calls[::-1]:
-        if said & _sayings(call.error):
+        if _is_same(call.error, past.error):
             return call
     if calls and (calls[-1].outcome != "done" or _answered_badly(calls[-1], past)):
         return calls[-1]
-    texts = [text for _, text in said if len(text) >= _TELLING]
+    texts = [part.message for part in _chain(past.error) if len(part.message) >= _TELLING]
     for call in calls[::-1]:
         if call.effect not in UNSAFE and _answered_with(call, texts):
             return call
@@ -280,9 +279,28 @@ def _chain(error: ErrorInfo | None) -> Iterator[ErrorInfo]:
     return iter(()) if error is None else error.walk()
 
 
-def _sayings(error: ErrorInfo | None) -> set[tuple[str, str]]:
-    """The classes and messages of an error and of those behind it."""
-    return {(part.type_name, part.message) for part in _chain(error)}
+def _is_same(of_call: ErrorInfo | None, of_attempt: ErrorInfo | None) -> bool:
+    """Whether two errors, or errors behind them, are of one failure: equal, or one HTTP answer.
+
+    A client words the answer that a request failed with in a way of its own.
+    """
+    return any(
+        (one.type_name, one.message) == (other.type_name, other.message)
+        or _words_the_answer(other, one)
+        for one in _chain(of_call)
+        for other in _chain(of_attempt)
+    )
+
+
+def _words_the_answer(error: ErrorInfo, answer: ErrorInfo) -> bool:
+    if answer.status_code is None or answer.status_code != error.status_code:
+        return False
+    said = _letters(answer.message)
+    return len(said) >= _TELLING and said in _letters(error.message)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text))
 
 
 def _answered_badly(call: Call, past: Attempt) -> bool:
