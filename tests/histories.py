@@ -87,3 +87,71 @@ MESSAGES = st.lists(
     ),
     max_size=10,
 )
+
+_WORDS = {"text": "hello"}
+TURNS = st.lists(
+    st.one_of(
+        st.just({"role": "user", "content": [_WORDS]}),
+        st.builds(
+            lambda calls: {
+                "role": "assistant",
+                "content": [
+                    _WORDS,
+                    *(
+                        {"toolUse": {"toolUseId": call, "name": "search", "input": {}}}
+                        for call in calls
+                    ),
+                ],
+            },
+            CALLS,
+        ),
+        st.builds(
+            lambda calls, words: {
+                "role": "user",
+                "content": [
+                    *(
+                        {"toolResult": {"toolUseId": call, "content": [{"text": "found"}]}}
+                        for call in calls
+                    ),
+                    *([_WORDS] if words or not calls else []),
+                ],
+            },
+            CALLS,
+            st.booleans(),
+        ),
+    ),
+    max_size=10,
+)
+
+TOOLS = st.sampled_from(["search", "pay"])
+NAMED = st.lists(
+    st.one_of(
+        st.just({"role": "user", "content": "hello"}),
+        st.builds(
+            lambda tools: {
+                "role": "assistant",
+                "content": "" if tools else "well",
+                **(
+                    {
+                        "tool_calls": [
+                            {"function": {"name": tool, "arguments": {}}} for tool in tools
+                        ]
+                    }
+                    if tools
+                    else {}
+                ),
+            },
+            st.lists(TOOLS, max_size=3),
+        ),
+        st.builds(
+            lambda name: {
+                "role": "tool",
+                "content": "one",
+                **({"tool_name": name} if name else {}),
+            },
+            TOOLS | st.none(),
+        ),
+    ),
+    max_size=10,
+)
+"""Of Ollama's form: results by the name of their tool, or without one."""

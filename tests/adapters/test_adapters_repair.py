@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from histories import CHAT, ITEMS, MESSAGES
+from histories import CHAT, ITEMS, MESSAGES, NAMED, TURNS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +22,9 @@ from triage.adapters import (
     repair_responses,
 )
 from triage.core.messages.base import LOST, Repaired, says
+from triage.core.messages.cohere import COHERE
+from triage.core.messages.converse import CONVERSE
+from triage.core.messages.ollama import OLLAMA
 from triage.testing.adapter_contract import Request, check_wire
 
 
@@ -36,8 +39,11 @@ FORMS = [
     Form("chat", repair_chat, hinted_chat, CHAT),
     Form("responses", repair_responses, hinted_responses, ITEMS),
     Form("anthropic", repair_anthropic, hinted_anthropic, MESSAGES),
+    Form("converse", CONVERSE.repair, CONVERSE.hinted, TURNS),
+    Form("ollama", OLLAMA.repair, OLLAMA.hinted, NAMED),
+    Form("cohere", COHERE.repair, COHERE.hinted, CHAT),
 ]
-many = settings(max_examples=100)  # of all forms together
+many = settings(max_examples=150)  # of all forms together
 
 
 def request(form: str, history: list[Any]) -> Request:
@@ -121,6 +127,16 @@ def test_input_that_is_one_text_gets_its_hint_as_a_message_of_its_own() -> None:
     assert [message["content"] for message in told] == ["hello", "be brief"]
 
 
+READERS = [
+    read_chat,
+    read_responses,
+    read_anthropic,
+    *(
+        read
+        for wire in (CONVERSE, OLLAMA, COHERE)
+        for read in (wire.answer, lambda data, wire=wire: wire.answer(wire.whole([data, data])))
+    ),
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
@@ -136,6 +152,14 @@ JSON = st.recursive(
                     "output",
                     "usage",
                     "type",
+                    "toolUse",
+                    "toolResult",
+                    "contentBlockDelta",
+                    "contentBlockStart",
+                    "delta",
+                    "document",
+                    "name",
+                    "text",
                 ]
             ),
             inner,
@@ -146,8 +170,8 @@ JSON = st.recursive(
 )
 
 
-@many
-@given(read=st.sampled_from([read_chat, read_responses, read_anthropic]), data=JSON)
+@settings(max_examples=60)
+@given(read=st.sampled_from(READERS), data=JSON)
 def test_an_answer_of_any_shape_is_read_without_an_error(read: Any, data: Any) -> None:
     answer = read(data)
     assert isinstance(answer.text, str)

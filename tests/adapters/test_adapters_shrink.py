@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 
 from triage.adapters import shrunk_anthropic, shrunk_chat, shrunk_gemini, shrunk_responses
 from triage.core.messages.base import Shrink
+from triage.core.messages.cohere import COHERE
+from triage.core.messages.converse import CONVERSE
+from triage.core.messages.ollama import OLLAMA
 
 pytest.importorskip("langchain_core", reason="langchain is not installed")
 
@@ -143,6 +147,25 @@ def anthropic(conversation: Conversation) -> list[Any]:
     return made
 
 
+def converse(conversation: Conversation) -> list[Any]:
+    made: list[Any] = []
+    for entry, at in _number(conversation[1:]):
+        if isinstance(entry, Say):
+            role = "assistant" if entry.role == "model" else entry.role
+            made.append({"role": role, "content": [{"text": entry.text}]})
+            continue
+        calls = [
+            {"toolUse": {"toolUseId": f"c{at}.{n}", "name": tool, "input": {}}}
+            for n, (tool, _) in enumerate(entry.calls)
+        ]
+        results = [
+            {"toolResult": {"toolUseId": f"c{at}.{n}", "content": [{"text": output}]}}
+            for n, (_, output) in enumerate(entry.calls)
+        ]
+        made += [{"role": "assistant", "content": calls}, {"role": "user", "content": results}]
+    return made
+
+
 def gemini(conversation: Conversation) -> list[Any]:
     made: list[Any] = []
     for entry in conversation[1:]:
@@ -213,6 +236,9 @@ FORMS = [
     Form("responses", responses, shrunk_responses),
     Form("anthropic", anthropic, shrunk_anthropic),
     Form("gemini", gemini, shrunk_gemini),
+    Form("converse", converse, CONVERSE.shrunk),
+    Form("ollama", chat, OLLAMA.shrunk),
+    Form("cohere", chat, COHERE.shrunk),
     Form("langchain", langchain, shrunk_langchain),
     Form("pydantic-ai", pydantic, shrunk_pydantic),
 ]
@@ -309,6 +335,24 @@ def test_a_summary_leaves_what_the_user_said_and_every_receipt(
         for output in ("short", LONG):
             assert after.count(f"{tool} {n} {output}") >= before.count(f"{tool} {n} {output}")
     assert ("It was done." in after) == (len(made) != len(given_) or before != after)
+
+
+ALTERNATING = st.lists(
+    turns.map(lambda turn: [turn]) | st.just([Say("model", "Hm."), Say("user", "Go on.")])
+)
+
+
+@given(rest=ALTERNATING, shrink=shrinks)
+def test_turns_that_alternate_do_so_afterwards(
+    rest: list[list[Say | Turn]], shrink: Shrink
+) -> None:
+    whole = [
+        Say("system", "Be brief."),
+        Say("user", "Do it."),
+        *(one for part in rest for one in part),
+    ]
+    roles = [message["role"] for message in CONVERSE.shrunk(converse(whole), shrink)]
+    assert all(one != other for one, other in pairwise(roles))
 
 
 @many

@@ -102,13 +102,15 @@ def _entry(tool: object) -> tuple[str, Any]:
 
 
 def _definition(tool: Mapping[str, Any]) -> tuple[str, Any]:
-    inner = tool.get("function", tool)
+    inner = tool.get("function", tool.get("toolSpec", tool))
     function = cast("Mapping[str, Any]", inner if isinstance(inner, Mapping) else {})
     if not isinstance(function.get("name"), str):
         wanted = "a tool definition with a name"
         raise misuse("Checks.tools item", tool, wanted, _REMEDY)
     name = _name(function["name"])
     takes = _schema(name, next((function[key] for key in _KEYS if key in function), None))
+    if isinstance(takes, Mapping) and isinstance(takes.get("json"), Mapping):
+        takes = takes["json"]  # as Bedrock wraps it
     return name, _whole(takes, function.get("outputSchema"))
 
 

@@ -137,10 +137,22 @@ def usage_of(value: object, model: object = None) -> Usage | None:
     )
 
 
+_OPTIONS = ("inferenceConfig", "generationConfig", "options")
+"""Fields of a request in which some providers take its options."""
+_LIMITS = (
+    "max_tokens", "max_completion_tokens", "max_output_tokens", "maxTokens", "maxOutputTokens",
+    "num_predict",
+)  # fmt: skip
+
+
 def max_tokens_of(options: Mapping[str, Any]) -> int | None:
     """Return the token limit of an answer among a request's options, or None."""
-    names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-    return next((options[name] for name in names if isinstance(options.get(name), int)), None)
+    inner = (mapping(options.get(name)) for name in _OPTIONS)
+    for found in (options, *inner):
+        for name in _LIMITS:
+            if isinstance(found.get(name), int):
+                return int(found[name])
+    return None
 
 
 def tools_of(value: object) -> dict[str, Any]:
@@ -164,7 +176,7 @@ def _declared(entries: list[Any]) -> Iterator[tuple[str, Any]]:
             yield entry, None
             continue
         declared = mapping(entry)
-        inner = mapping(declared.get("function")) or declared
+        inner = mapping(declared.get("function")) or mapping(declared.get("toolSpec")) or declared
         name = text_or_none(inner.get("name"))
         if name is not None:
             yield name, _schema(inner)
@@ -175,10 +187,13 @@ def _declared(entries: list[Any]) -> Iterator[tuple[str, Any]]:
 def _schema(declared: object) -> Any:
     found = mapping(declared)
     for key in ("parameters", "input_schema", "inputSchema"):
-        if isinstance(found.get(key), dict):
+        takes = found.get(key)
+        if isinstance(takes, dict):
+            if isinstance(takes.get("json"), dict):  # as Bedrock wraps it
+                return takes["json"]
             gives = found.get("outputSchema")
-            both = {"inputSchema": found[key], "outputSchema": gives}
-            return both if isinstance(gives, dict) else found[key]
+            both = {"inputSchema": takes, "outputSchema": gives}
+            return both if isinstance(gives, dict) else takes
     is_schema = any(key in found for key in ("properties", "type", "$ref", "anyOf", "oneOf"))
     return found if is_schema and found.get("type") != "function" else None
 
@@ -253,9 +268,10 @@ ENDINGS: Mapping[str, tuple[FailureType, Cause]] = {
 """The diagnosis of an answer that ended early, by the exception class that stands for it."""
 _CUT = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
 _REFUSED = (
-    "content_filter", "refusal", "safety", "recitation", "blocklist", "prohibited_content", "spii",
+    "content_filter", "content_filtered", "guardrail_intervened", "refusal", "safety", "recitation",
+    "blocklist", "prohibited_content", "spii",
 )  # fmt: skip
-_BROKEN = ("failed", "error")
+_BROKEN = ("failed", "error", "timeout")
 
 
 def ending_of(reason: object) -> ErrorInfo | None:

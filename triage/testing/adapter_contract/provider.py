@@ -442,4 +442,41 @@ def _wire_anthropic(body: dict[str, Any]) -> str | None:
     return f"the calls {waiting} have no result" if waiting else None
 
 
-_WIRE_CHECKS = {"chat": _wire_chat, "responses": _wire_responses, "anthropic": _wire_anthropic}
+def _wire_converse(body: dict[str, Any]) -> str | None:
+    waiting: list[str] = []
+    for message in body["messages"]:
+        blocks = message["content"]
+        results = [block["toolResult"] for block in blocks if "toolResult" in block]
+        if sorted(result["toolUseId"] for result in results) != sorted(waiting):
+            return f"the calls {waiting} are answered by the results {results}"
+        if any("toolResult" not in block for block in blocks[: len(results)]):
+            return "results do not come first in their turn"
+        if not blocks or not all(result["content"] for result in results):
+            return "a message or a result is empty"
+        waiting = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
+    return f"the calls {waiting} have no result" if waiting else None
+
+
+def _wire_ollama(body: dict[str, Any]) -> str | None:
+    waiting: list[str] = []
+    for message in body["messages"]:
+        if message["role"] != "tool":
+            if waiting:
+                return f"the calls {waiting} have no result"
+            waiting = [call["function"]["name"] for call in message.get("tool_calls") or ()]
+            continue
+        name = message.get("tool_name") or next(iter(waiting), None)
+        if name not in waiting:
+            return f"the result of {name} does not follow its call"
+        waiting.remove(name)
+    return f"the calls {waiting} have no result" if waiting else None
+
+
+_WIRE_CHECKS = {
+    "chat": _wire_chat,
+    "responses": _wire_responses,
+    "anthropic": _wire_anthropic,
+    "converse": _wire_converse,
+    "ollama": _wire_ollama,
+    "cohere": _wire_chat,
+}
