@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, TypedDict
 
-from triage.core.messages.base import Answer, ProviderWire
+from triage.core.messages.base import Answer, ProviderWire, mapping
 
 DROPPED = frozenset(
     "authorization connection content-encoding content-length cookie keep-alive proxy-authenticate "
@@ -16,6 +18,8 @@ DROPPED = frozenset(
 """Headers of an answer that are not kept: credentials, and what only the live connection means."""
 EVENTS = "text/event-stream"
 LINES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
+FRAMES = "application/vnd.amazon.eventstream"
+"""Frames of Amazon's, which its library reads."""
 DONE = "[DONE]"
 
 
@@ -52,7 +56,7 @@ def content_type(headers: Mapping[str, str] | Iterable[Iterable[str]]) -> str:
 
 def is_stream(kind: str) -> bool:
     """Whether an answer of this content type comes in pieces."""
-    return kind == EVENTS or kind in LINES
+    return kind == EVENTS or kind in LINES or (kind == FRAMES and find_spec("botocore") is not None)
 
 
 def answer_in(wire: ProviderWire, answer: Kept) -> Answer:
@@ -90,12 +94,15 @@ class Reader:
     """Reads the events of a stream from its bytes, however these are cut into chunks."""
 
     def __init__(self, kind: str) -> None:
+        self._frames = _Frames() if kind == FRAMES else None
         self._by_lines = kind != EVENTS
         self._tail = b""
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[Any]:
         """The events that are complete with this chunk: JSON values, and `DONE`."""
+        if self._frames is not None:
+            return self._frames.feed(chunk)
         *lines, self._tail = (self._tail + chunk).split(b"\n")
         found: list[Any] = []
         for line in lines:
@@ -122,3 +129,35 @@ def _value(text: str) -> Iterator[Any]:
         yield json.loads(text)
     except (ValueError, RecursionError):
         return
+
+
+class _Frames:
+    """Reads Amazon's frames: `{event: payload}`, the payload of a chunk, or `{"error": …}`."""
+
+    def __init__(self) -> None:
+        self._buffer: Any = import_module("botocore.eventstream").EventStreamBuffer()
+
+    def feed(self, chunk: bytes) -> list[Any]:
+        """The events that are complete with this chunk; none any more behind a frame that is broken."""
+        if self._buffer is None:
+            return []
+        found: list[Any] = []
+        self._buffer.add_data(chunk)
+        try:
+            for frame in self._buffer:
+                found += _event(frame.headers, frame.payload)
+        except Exception:  # its reader fails by the same frame, and says so
+            self._buffer = None
+        return found
+
+
+def _event(headers: Mapping[str, Any], payload: bytes) -> Iterator[Any]:
+    said = mapping(next(_value(payload.decode("utf-8", "replace")), None))
+    if headers.get(":message-type") != "event":
+        kind = headers.get(":exception-type") or headers.get(":error-code")
+        message = said.get("message") or headers.get(":error-message")
+        yield {"error": {"type": kind, "message": message}}
+    elif isinstance(said.get("bytes"), str):
+        yield from _value(base64.b64decode(said["bytes"]).decode("utf-8", "replace"))
+    else:
+        yield {headers.get(":event-type"): said}

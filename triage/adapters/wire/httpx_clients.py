@@ -10,8 +10,17 @@ from typing import Any
 
 from triage.adapters.calls import Stream
 
-from .bodies import Kept, body_of, content_type, is_stream, kept
-from .requests import ModelRequest, RefusedRequest, Tee, model_request, passed, untouched
+from .bodies import Kept, body_of
+from .requests import (
+    ModelRequest,
+    Tee,
+    is_streamed,
+    model_request,
+    passed,
+    record,
+    refused,
+    untouched,
+)
 
 __all__ = ["recording"]
 
@@ -63,16 +72,16 @@ class _Sends:
                     with passed():
                         sent = self._sent(asked, request)
                         response = await self._original(client, sent, stream=True, **options)
-                    if _is_streamed(response):
+                    if is_streamed(response):
                         break
                     await response.aread()
                 except Exception as error:
                     if await call.mended(error):
                         continue
                     raise
-                failed = _refused(response)
+                failed = refused(response)
                 if failed is None or not await call.mended(failed):
-                    _record(call, response, failed)
+                    record(call, response, failed)
                     await call.durable()
                     return response
             self._swap(self._async_tee, asked, call, response)
@@ -93,16 +102,16 @@ class _Sends:
                     with passed():
                         sent = self._sent(asked, request)
                         response = self._original(client, sent, stream=True, **options)
-                    if _is_streamed(response):
+                    if is_streamed(response):
                         break
                     response.read()
                 except Exception as error:
                     if call.mended_sync(error):
                         continue
                     raise
-                failed = _refused(response)
+                failed = refused(response)
                 if failed is None or not call.mended_sync(failed):
-                    _record(call, response, failed)
+                    record(call, response, failed)
                     call.durable_sync()
                     return response
             self._swap(self._tee, asked, call, response)
@@ -157,23 +166,6 @@ class _Sends:
         response.stream = kind(response.stream, decoder, tee)
 
 
-def _is_streamed(response: Any) -> bool:
-    return response.status_code < 400 and is_stream(content_type(response.headers))
-
-
-def _refused(response: Any) -> RefusedRequest | None:
-    if response.status_code < 400:
-        return None
-    return RefusedRequest(response, response.status_code, response.content)
-
-
-def _record(call: Stream, response: Any, failed: RefusedRequest | None) -> None:
-    if failed is None:
-        call.done(kept(response.status_code, response.headers.items(), response.content))
-    else:
-        call.failed(failed)
-
-
 class _Teed:
     """A stream of bytes that shows them to a tee before it gives them on."""
 
@@ -206,17 +198,7 @@ class _AsyncTeed(_Teed):
 
 class _SyncTeed(_Teed):
     def __iter__(self) -> Iterator[bytes]:
-        tee = self._tee
-        try:
-            for chunk in self._stream:
-                tee.feed(self._decoded(chunk))
-                if tee.over:
-                    tee.recording.durable_sync()
-                yield chunk
-        except BaseException as error:
-            tee.failed(error)
-            raise
-        tee.end()
+        return self._tee.passing(self._stream, self._decoded)
 
     def close(self) -> None:
         self._tee.left()

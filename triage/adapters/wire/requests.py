@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
+from urllib.parse import unquote
 
 from triage.adapters.calls import (
     Form,
@@ -20,20 +22,23 @@ from triage.adapters.calls import (
 )
 from triage.adapters.conversations import guidance_text, records_models, repaired
 from triage.core import child_logger
-from triage.core.messages.base import Answer, Shrink, mapping, max_tokens_of, text_or_none
+from triage.core.messages.base import Answer, Shrink, mapping, max_tokens_of
 from triage.engine import Run, calling, current
 
-from .bodies import DONE, Kept, Reader, answer_in, content_type, kept
+from .bodies import DONE, Kept, Reader, answer_in, content_type, is_stream, kept
 from .conversations import Overheard, overheard
 from .endpoints import Asked, asked_of, knows
 
-__all__ = ["ModelRequest", "RefusedRequest", "Tee", "model_request", "passed", "untouched"]
+__all__ = [
+    "FailedStream", "ModelRequest", "RefusedRequest", "Tee", "is_streamed", "model_request", "passed",
+    "record", "refused", "untouched",
+]  # fmt: skip
 
-_LONGEST = 4_000
 _DIGITS = 32
 """Of the digest of a request."""
 _SIGNATURES = ("signature", "x-amz-content-sha256", "content-md5", "content-digest", "digest")
 """Headers that say that a body was signed, or that name its digest."""
+_MODEL_IN_PATH = re.compile(r"/models/(?P<gemini>[^:]*)|/model/(?P<bedrock>.+)/")
 _log = child_logger("adapters")
 _passing: ContextVar[bool] = ContextVar("triage_wire", default=False)
 
@@ -63,31 +68,46 @@ def untouched(method: str, path: str, *, explicit: bool = False) -> bool:
 
 
 class RefusedRequest(Exception):
-    """An answer with an HTTP status from 400 on. Its client makes an exception of its own of it.
-
-    Its text is what the provider says, or the whole body where that says it in no usual field.
-    """
+    """An answer with an HTTP status from 400 on. Its client makes an exception of its own of it."""
 
     def __init__(self, response: Any, status: int, body: bytes) -> None:
         text = body.decode("utf-8", "replace")
         try:
             said = json.loads(text)
-        except (ValueError, RecursionError):
+        except ValueError:
             said = None
-        super().__init__((_message(said) or text or f"HTTP {status}")[:_LONGEST])
+        super().__init__(f"Error code: {status} - {text if said is None else said}"[:4_000])
         self.response = response
         self.status_code = status
         self.body = said
 
 
-def _message(body: Any) -> str | None:
-    """What an error body says: its message, or that of the error in it."""
-    found = mapping(body)
-    inner = found.get("error", found)
-    if isinstance(inner, str):
-        return inner
-    names = ("message", "detail", "Message")
-    return next(filter(None, (text_or_none(mapping(inner).get(name)) for name in names)), None)
+def is_streamed(response: Any) -> bool:
+    """Whether a client's response is an answer in pieces."""
+    return response.status_code < 400 and is_stream(content_type(response.headers))
+
+
+def refused(response: Any) -> RefusedRequest | None:
+    """The failure that a client's response stands for. Its body is read where it is one."""
+    if response.status_code < 400:
+        return None
+    return RefusedRequest(response, response.status_code, response.content)
+
+
+def record(call: Stream, response: Any, failed: RefusedRequest | None) -> None:
+    """Record a client's response with its body, or the failure that it stands for."""
+    if failed is None:
+        call.done(kept(response.status_code, response.headers.items(), response.content))
+    else:
+        call.failed(failed)
+
+
+class FailedStream(Exception):
+    """A stream ended with an error that the provider reports in it."""
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(f"the stream ended with an error: {error}"[:4_000])
+        self.body = error
 
 
 def model_request(
@@ -131,7 +151,7 @@ class ModelRequest:
         self._hint = hint
         self._stream: Stream | None = None
         messages = self._body.get(self._endpoint.messages)
-        tools = self._body.get("tools")
+        tools = self._body.get("tools") or mapping(self._body.get("toolConfig")).get("tools")
         self.overheard.sent(self._endpoint.wire, messages, tools)
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
         inside = within()
@@ -151,8 +171,8 @@ class ModelRequest:
         if isinstance(named, str):
             return named
         # Gemini's and Bedrock's paths name it: /models/NAME:generateContent, /model/NAME/converse.
-        _, _, rest = path.rpartition("/model/" if "/model/" in path else "/models/")
-        return rest.partition(":" if "/models/" in path else "/")[0]
+        at = _MODEL_IN_PATH.search(path)
+        return unquote(at["gemini"] or at["bedrock"]) if at else ""
 
     def _read(self, answer: Kept) -> Answer:
         return answer_in(self._endpoint.wire, answer)
@@ -234,6 +254,21 @@ class Tee:
         self._overheard: Overheard = request.overheard
         self._overheard.open.append(self)
 
+    def passing(
+        self, chunks: Iterable[bytes], decode: Callable[[bytes], bytes] = bytes
+    ) -> Iterator[bytes]:
+        """Give on the chunks of a body as they come, each after it is kept. decode: for reading it."""
+        try:
+            for chunk in chunks:
+                self.feed(decode(chunk))
+                if self.over:
+                    self.recording.durable_sync()
+                yield chunk
+        except BaseException as error:
+            self.failed(error)
+            raise
+        self.end()
+
     def feed(self, chunk: bytes) -> None:
         """Keep decoded bytes, before they are given on."""
         if self.over:
@@ -243,6 +278,10 @@ class Tee:
 
     def _take(self, pieces: Iterable[Any]) -> None:
         for piece in pieces:
+            error = piece.get("error") if isinstance(piece, dict) else None
+            if error:
+                self._failed(FailedStream(error))
+                return
             if piece != DONE:
                 self._pieces.append(piece)
             if self._request.is_last(piece):
