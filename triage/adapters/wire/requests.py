@@ -22,7 +22,7 @@ from triage.adapters.calls import (
 )
 from triage.adapters.conversations import guidance_text, records_models, repaired
 from triage.core import child_logger
-from triage.core.messages.base import Answer, Shrink, mapping, max_tokens_of
+from triage.core.messages.base import Answer, Shrink, mapping, max_tokens_of, text_or_none
 from triage.engine import Run, calling, current
 
 from .bodies import DONE, Kept, Reader, answer_in, content_type, is_stream, kept
@@ -34,6 +34,7 @@ __all__ = [
     "record", "refused", "untouched",
 ]  # fmt: skip
 
+_LONGEST = 4_000
 _DIGITS = 32
 """Of the digest of a request."""
 _SIGNATURES = ("signature", "x-amz-content-sha256", "content-md5", "content-digest", "digest")
@@ -68,15 +69,18 @@ def untouched(method: str, path: str, *, explicit: bool = False) -> bool:
 
 
 class RefusedRequest(Exception):
-    """An answer with an HTTP status from 400 on. Its client makes an exception of its own of it."""
+    """An answer with an HTTP status from 400 on. Its client makes an exception of its own of it.
+
+    Its text is what the provider says, or the whole body where that says it in no usual field.
+    """
 
     def __init__(self, response: Any, status: int, body: bytes) -> None:
         text = body.decode("utf-8", "replace")
         try:
             said = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None
-        super().__init__(f"Error code: {status} - {text if said is None else said}"[:4_000])
+        super().__init__((_message(said) or text or f"HTTP {status}")[:_LONGEST])
         self.response = response
         self.status_code = status
         self.body = said
@@ -106,8 +110,18 @@ class FailedStream(Exception):
     """A stream ended with an error that the provider reports in it."""
 
     def __init__(self, error: Any) -> None:
-        super().__init__(f"the stream ended with an error: {error}"[:4_000])
+        super().__init__((_message({"error": error}) or str(error))[:_LONGEST])
         self.body = error
+
+
+def _message(body: Any) -> str | None:
+    """What an error body says: its message, or that of the error in it."""
+    found = mapping(body)
+    inner = found.get("error", found)
+    if isinstance(inner, str):
+        return inner
+    names = ("message", "detail", "Message")
+    return next(filter(None, (text_or_none(mapping(inner).get(name)) for name in names)), None)
 
 
 def model_request(
@@ -172,7 +186,7 @@ class ModelRequest:
             return named
         # Gemini's and Bedrock's paths name it: /models/NAME:generateContent, /model/NAME/converse.
         at = _MODEL_IN_PATH.search(path)
-        return unquote(at["gemini"] or at["bedrock"]) if at else ""
+        return unquote(at["gemini"] or at["bedrock"] or "") if at else ""
 
     def _read(self, answer: Kept) -> Answer:
         return answer_in(self._endpoint.wire, answer)
