@@ -1,4 +1,4 @@
-"""Requests as they leave the process: unchanged where nothing is to be said, and recorded as they are sent."""
+"""Requests as they leave the process: unchanged where nothing is to be said, recorded as they are sent."""
 
 from __future__ import annotations
 
