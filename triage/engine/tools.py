@@ -822,7 +822,7 @@ def named_by(
 class CurrentCall:
     """The recorded call that a tool is running in.
 
-    kind: `tool` or `model`. on_asked: called when the tool first reads its key.
+    kind: as of `Tool`. on_asked: called when the tool first reads its key.
     """
 
     __slots__ = ("_key", "asked", "kind", "on_asked", "run_id", "tool")

@@ -160,9 +160,13 @@ class _Sends:
 
     def _swap(self, kind: Any, asked: ModelRequest, call: Stream, response: Any) -> None:
         """Have the bytes of a stream pass a tee, decoded beside the decoder that its reader uses."""
+        tee = asked.tee(call, response.status_code, response.headers.items())
+        if response.is_closed:  # it has been read, as those are that stand for a server's
+            tee.feed(response.content)
+            tee.end()
+            return
         coded = {"content-encoding": response.headers.get("content-encoding", "")}
         decoder = self._library.Response(200, headers=coded)._get_content_decoder()
-        tee = asked.tee(call, response.status_code, response.headers.items())
         response.stream = kind(response.stream, decoder, tee)
 
 

@@ -63,7 +63,7 @@ def untouched(method: str, path: str, *, explicit: bool = False) -> bool:
     if run is None or method.upper() != "POST" or _passing.get() or not knows(path):
         return True
     call = calling.get()
-    if call is not None and call.kind == "model":  # the request is part of a recorded call
+    if call is not None and call.kind in ("model", "judge"):  # it is part of a recorded call
         return True
     return not explicit and (run.session.config.seam == "off" or records_models(run))
 
