@@ -302,6 +302,11 @@ def _is_hidden(data: Any) -> bool:
     return HIDDEN in json.dumps(data)
 
 
+def tools_within(*roots: Any) -> list[Tool]:
+    """The tools that an agent's function and its arguments refer to."""
+    return [item for item in _declared(*roots) if is_a(item, Tool)]
+
+
 def _declared(*roots: Any) -> Iterator[Tool | Compensator]:
     """The tools and compensators that these refer to, each once, the nearest first."""
     waiting: deque[Any] = deque(roots)

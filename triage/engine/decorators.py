@@ -14,7 +14,7 @@ from triage.strategies import Preset
 
 from .approvals import Model
 from .calls import call_async, call_sync
-from .tools import TOOL_ATTRIBUTE, Tool, note_declared
+from .tools import TOOL_ATTRIBUTE, Tool
 
 __all__ = ["model", "tool"]
 
@@ -123,5 +123,4 @@ def _recording(function: Any, word: str, make: Callable[[Any], Tool]) -> Any:
         recorded = recorded_sync
 
     setattr(recorded, TOOL_ATTRIBUTE, known)
-    note_declared(known.name)
     return recorded

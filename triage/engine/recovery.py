@@ -67,6 +67,7 @@ from .compensation import (
     behind,
     calls_kept,
     not_undone,
+    tools_within,
     tried,
     undo,
     undo_all,
@@ -469,7 +470,10 @@ def repeats_changes(session: Session) -> str | None:
     """Why the function is not simply called again: it would repeat changes that nothing has recorded."""
     if session.config.durability.undeclared == "retry":
         return None
-    known = (call.tool for call in session.state.calls.values() if call.kind != "model")
+    known = {call.tool for call in session.state.calls.values() if call.kind != "model"}
+    if not undeclared_changes(session.events, known):
+        return None
+    known |= {tool.name for tool in tools_within(session.config.function, dict(session.kwargs))}
     changes = undeclared_changes(session.events, known)
     return told(changes) if changes else None
 

@@ -875,17 +875,6 @@ AGENT_ATTRIBUTE = "__triage_agent__"
 
 
 _undeclared = functools.lru_cache(maxsize=1024)(Tool)
-_tools: set[str] = set()
-
-
-def note_declared(name: str) -> None:
-    """Note that a function of this name is a tool, whose calls record themselves."""
-    _tools.add(name)
-
-
-def is_declared(name: str) -> bool:
-    """Whether any function of this process is a tool of this name."""
-    return name in _tools
 
 
 class Nested(Tool):

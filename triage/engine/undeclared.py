@@ -13,7 +13,6 @@ from triage.core.constructors import Struct
 from triage.core.quoting import as_json
 
 from .approvals import IDS, MODEL
-from .tools import is_declared
 
 SEEN = "wire"
 """In the metadata of a step: it was read off a conversation with a model."""
@@ -40,7 +39,7 @@ class Change(Struct, frozen=True):
 def undeclared_changes(events: Iterable[Event], known: Iterable[str]) -> list[Change]:
     """The changes since a person last decided on the run, in the order in which they were asked for.
 
-    known: tools that have recorded a call of theirs.
+    known: tools that record their calls.
     """
     recorded = set(known)
     waiting: list[tuple[str | None, Change]] = []
@@ -86,7 +85,7 @@ def _is_of(step: Step, id_: str | None, call: Change) -> bool:
 
 
 def _is_change(tool: str, recorded: set[str]) -> bool:
-    return names_a_change(tool) and tool not in recorded and not is_declared(tool)
+    return names_a_change(tool) and tool not in recorded
 
 
 def told(changes: list[Change]) -> str:
