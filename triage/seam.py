@@ -21,6 +21,8 @@ from threading import Lock
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from anyio import to_thread
+
 __all__ = ["install", "is_off"]
 
 VARIABLE = "TRIAGE_SEAM"
@@ -113,20 +115,26 @@ def _reader(library: ModuleType, method: _Method, original: Any) -> Any:
 
 def _seen(original: Any, current: ContextVar[Any], make: Callable[[], Any]) -> Any:
     """The method in place of the original one. make: the one that records, made when it is first needed."""
-    recording = functools.cache(make)
+    made: list[Any] = []
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
         async def asynchronous(*args: Any, **kwargs: Any) -> Any:
-            method = original if current.get() is None else recording()
-            return await method(*args, **kwargs)
+            if current.get() is None:
+                return await original(*args, **kwargs)
+            if not made:  # files are read for it, which an event loop is not to wait for
+                made.append(await to_thread.run_sync(make))
+            return await made[0](*args, **kwargs)
 
         return asynchronous
 
     @functools.wraps(original)
     def synchronous(*args: Any, **kwargs: Any) -> Any:
-        method = original if current.get() is None else recording()
-        return method(*args, **kwargs)
+        if current.get() is None:
+            return original(*args, **kwargs)
+        if not made:
+            made.append(make())
+        return made[0](*args, **kwargs)
 
     return synchronous
 

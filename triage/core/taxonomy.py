@@ -250,6 +250,13 @@ def _listed_words(text: str) -> frozenset[str]:
 READ_VERBS = _listed_words("describe fetch find get lookup read search view")
 """A tool whose name begins with one of these may be a read; so may `list` followed by a plural."""
 
+LOOKING_VERBS = _listed_words(
+    """
+    calculate check compare compute count estimate has is list preview query show summarize validate verify
+    """
+)
+"""What follows one of these is its object, also where the word could be a verb: `check_stock`."""
+
 JOINING_WORDS = _listed_words(
     """
     also and as away back but down else for if in into later more n nor off on once onto or otherwise out
@@ -365,10 +372,12 @@ def infer_effect(name: str) -> Effect:
 def names_a_change(name: str) -> bool:
     """Whether a tool's name says that it changes something: `send_reminder`, `mcp__crm__update`.
 
-    One that says that something is read does not (`claimGet`, `read_return`).
+    One that says that something is read or looked at does not (`claimGet`, `read_return`, `check_order`).
     """
     parts = _parts(name[:_LONGEST_NAME])
     if not parts or not READ_VERBS.isdisjoint(parts[-1]):
+        return False
+    if parts[-1][0] in LOOKING_VERBS and JOINING_WORDS.isdisjoint(parts[-1]):
         return False
     return parts[-1][0] in CHANGING_NOUNS or any(map(_changes, parts[-1]))
 

@@ -304,7 +304,7 @@ def _is_hidden(data: Any) -> bool:
 
 def tools_within(*roots: Any) -> list[Tool]:
     """The tools that an agent's function and its arguments refer to."""
-    return [item for item in _declared(*roots) if is_a(item, Tool)]
+    return [item for item in _declared(*roots) if isinstance(item, Tool)]
 
 
 def _declared(*roots: Any) -> Iterator[Tool | Compensator]:

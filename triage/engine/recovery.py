@@ -396,10 +396,7 @@ def _gated(session: Session, context: FailureContext, action: Action, by: str) -
         return Decision(Escalate(refused), "gate", refused)
     repeats = repeats_changes(session) if isinstance(action, PROCEEDING) else None
     if repeats is not None:
-        asks = session.config.durable
-        return Decision(
-            Suspend(f"{repeats}. Call it again?") if asks else Escalate(repeats), "gate", repeats
-        )
+        return asks_before(session, repeats)
     if not session.limits.too_long(action, context.diagnosis.retry_after_s):
         return Decision(action, by)
     delay = delay_of(action)
@@ -464,6 +461,13 @@ def unsafe(session: Session, context: FailureContext, action: Action) -> str | N
             "another one would do the same"
         )
     return None
+
+
+def asks_before(session: Session, repeats: str) -> Decision:
+    """Ask whether the function is to be called again; the run ends where no answer could find it."""
+    if session.config.durable:
+        return Decision(Suspend(f"{repeats}. Call it again?"), "gate", repeats)
+    return Decision(Escalate(repeats), "gate", repeats)
 
 
 def repeats_changes(session: Session) -> str | None:

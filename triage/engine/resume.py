@@ -73,6 +73,7 @@ from .recovery import (
     STATUSES,
     Decision,
     Next,
+    asks_before,
     begun_as,
     choose,
     context_of,
@@ -350,11 +351,7 @@ async def taken_over(
         session.add(StateUpdated, attempt=attempt, values=exact(dict(state), "state"))
     match last:
         case AttemptStarted():
-            lost = _unrepeatable(session, last)
-            if lost is None:
-                return await _again(session, last, state or {})
-            session.add(AttemptFailed, attempt=last.attempt, error=None, diagnosis=lost)
-            return await _decided(session)
+            return await _begun_again(session, last, state or {})
         case AttemptFailed():
             return await _decided(session)
         case ActionChosen(action=action, by=by):
@@ -377,6 +374,22 @@ async def taken_over(
             return Next(1, NO_GUIDANCE, "retry")
 
 
+async def _begun_again(session: Session, started: AttemptStarted, state: Mapping[str, Any]) -> Next:
+    """Begin an attempt that was cut off once more, unless that would repeat what must not be repeated."""
+    lost = _unrepeatable(session, started)
+    repeats = None if lost is not None else repeats_changes(session)
+    if lost is None and repeats is None:
+        return await _again(session, started, state)
+    diagnosis = lost or _cut_off(started, repeats or "")
+    session.add(AttemptFailed, attempt=started.attempt, error=None, diagnosis=diagnosis)
+    if repeats is None:
+        return await _decided(session)
+    context = await context_at(session)
+    decision = asks_before(session, repeats)
+    choose(session, context, decision)
+    return await perform(session, context, decision)
+
+
 async def _decided(session: Session) -> Next:
     context = await context_at(session)
     decision = await decide(session, context)
@@ -387,13 +400,15 @@ async def _decided(session: Session) -> Next:
 def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None:
     """Why an attempt that was cut off cannot be begun again; None if it can."""
     done = [effect for effect in session.state.effects if effect.seq > started.seq]
-    repeats = repeats_changes(session)
-    if done:
-        text = f"the step {done[0].action} was recorded by hand with the effect {done[0].effect}"
-    elif repeats is not None:
-        text = repeats
-    else:
+    if not done:
         return None
+    return _cut_off(
+        started, f"the step {done[0].action} was recorded by hand with the effect {done[0].effect}"
+    )
+
+
+def _cut_off(started: AttemptStarted, text: str) -> Diagnosis:
+    """The diagnosis of an attempt whose process died, and that cannot simply be begun again."""
     return Diagnosis(
         FailureType.EXTERNAL_FAULT,
         cause=Cause.IN_DOUBT,

@@ -1,0 +1,201 @@
+"""Changes that no tool records: seen on the wire, and never made twice without a word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+import triage
+from triage import Agent, Durability, TriageEscalationError, TriageSuspendedError
+from triage.core import ActionChosen, Event
+from triage.testing import VirtualTime
+
+pytestmark = pytest.mark.anyio
+
+
+class World:
+    """A model that asks for calls one after the other, and the tools that make them.
+
+    calls: of each turn. fails: by the name of a tool, how many of its calls raise. made: the calls.
+    """
+
+    def __init__(self, *calls: list[str], **fails: int) -> None:
+        self.calls = calls
+        self.fails = fails
+        self.made: list[str] = []
+        self.down = 0
+
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        messages = json.loads(request.content)["messages"]
+        if self.down:
+            self.down -= 1
+            return httpx2.Response(503, json={"error": {"message": "Service overloaded"}})
+        turn = sum(message["role"] == "assistant" for message in messages)
+        said: dict[str, Any] = {"role": "assistant", "content": "done"}
+        if turn < len(self.calls):
+            names = self.calls[turn]
+            said["content"] = None
+            said["tool_calls"] = [
+                {"id": f"{turn}.{at}", "function": {"name": name, "arguments": '{"n": 1}'}}
+                for at, name in enumerate(names)
+            ]
+        choice = {"index": 0, "finish_reason": "stop", "message": said}
+        return httpx2.Response(200, json={"choices": [choice]})
+
+    async def call(self, name: str, n: int) -> str:
+        self.made.append(name)
+        if self.fails.get(name, 0) > 0:
+            self.fails[name] -= 1
+            raise ValueError(f"{name} has failed")
+        return f"{name} gave {n}"
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx2.AsyncClient]:
+        async with httpx2.AsyncClient(
+            base_url="http://model", transport=httpx2.MockTransport(self.answer)
+        ) as client:
+            yield client
+
+    def agent(
+        self, tools: dict[str, Callable[..., Any]] | None = None, **options: Any
+    ) -> Agent[Any]:
+        known = tools or {}
+
+        async def loop(task: str) -> str:
+            messages: list[Any] = [{"role": "user", "content": task}]
+            async with self.client() as client:
+                while True:
+                    body = {"model": "m", "messages": messages}
+                    made = await client.post("/v1/chat/completions", json=body)
+                    made.raise_for_status()
+                    said = made.json()["choices"][0]["message"]
+                    messages.append(said)
+                    if not said.get("tool_calls"):
+                        return str(said["content"])
+                    for one in said["tool_calls"]:
+                        name = one["function"]["name"]
+                        given = json.loads(one["function"]["arguments"])
+                        tool = known.get(name)
+                        found = await (self.call(name, **given) if tool is None else tool(**given))
+                        messages.append(
+                            {"role": "tool", "tool_call_id": one["id"], "content": found}
+                        )
+
+        return Agent(loop, environment=VirtualTime(), **options)
+
+
+@pytest.mark.parametrize(
+    ("calls", "fails", "seen", "open_"),
+    [
+        ([["send_mail"], ["look"]], {"look": 1}, ["send_mail"], []),
+        ([["send_mail"]], {"send_mail": 1}, [], ["send_mail"]),
+        ([["send_mail", "look"]], {"look": 1}, [], ["send_mail"]),
+        ([["send_mail"], ["delete_row"]], {"delete_row": 1}, ["send_mail"], ["delete_row"]),
+    ],
+)
+@pytest.mark.parametrize("kept", ["memory", "sqlite"])
+async def test_a_change_that_was_made_or_may_have_been_is_not_made_again_unasked(
+    calls: list[list[str]],
+    fails: dict[str, int],
+    seen: list[str],
+    open_: list[str],
+    kept: str,
+    tmp_path: Path,
+) -> None:
+    world = World(*calls, **fails)
+    durable = kept == "sqlite"
+    store = f"sqlite:///{tmp_path / 'runs.db'}" if durable else None
+    agent = world.agent(store=store)
+    with pytest.raises(TriageSuspendedError if durable else TriageEscalationError) as caught:
+        await agent.run("t")
+    text = str(caught.value)
+    made = list(world.made)
+    for name in seen:
+        assert f'{name}({{"n": 1}}) gave "{name} gave 1"' in text
+    for name in open_:
+        assert f'outcome unknown: {name}({{"n": 1}})' in text
+    assert '@triage.tool(effect="once")' in text
+    assert len(made) == len(set(made))
+    if durable:
+        assert isinstance(caught.value, TriageSuspendedError)
+        assert await agent.resume(caught.value.token, triage.approve()) == "done"
+        assert world.made == [*made, *(name for turn in calls for name in turn)]
+        await agent.store.close()
+
+
+async def test_calls_that_change_nothing_are_made_again_as_bare_code_would() -> None:
+    world = World(["check_stock", "python"], ["look"], look=1)
+    assert await world.agent().run("t") == "done"
+    assert world.made.count("look") == 2
+
+
+async def test_whoever_wants_it_has_the_function_called_again() -> None:
+    world = World(["send_mail"], ["look"], look=1)
+    agent = world.agent(durability=Durability(undeclared="retry"))
+    assert await agent.run("t") == "done"
+    assert world.made.count("send_mail") == 2
+
+
+async def test_a_tool_that_records_itself_is_made_once_and_nobody_is_asked() -> None:
+    world = World(["send_mail"], ["look"], look=1)
+
+    @triage.tool(effect="once")
+    async def send_mail(n: int) -> str:
+        return await world.call("send_mail", n)
+
+    assert await world.agent({"send_mail": send_mail}).run("t") == "done"
+    assert world.made.count("send_mail") == 1
+
+
+async def test_an_outage_of_the_model_is_waited_out_where_it_is_and_no_change_made_again() -> None:
+    events: list[Event] = []
+    world = World(["send_mail"])
+    agent = world.agent(observers=[events.append])
+    call = world.call
+
+    async def and_then_it_is_down(name: str, n: int) -> str:
+        world.down = 3
+        return await call(name, n)
+
+    world.call = and_then_it_is_down  # type: ignore[method-assign]
+    assert await agent.run("t") == "done"
+    assert world.made == ["send_mail"]
+    assert not [event for event in events if isinstance(event, ActionChosen)]
+
+
+async def test_after_a_crash_it_is_asked_before_a_change_is_made_again(tmp_path: Path) -> None:
+    """The process dies between the model's order and its next request: nobody knows what was done."""
+
+    class Dead(BaseException):
+        pass
+
+    world = World(["send_mail"], ["look"])
+    call = world.call
+
+    async def dies(name: str, n: int) -> str:
+        found = await call(name, n)
+        if name == "look":
+            raise Dead
+        return found
+
+    world.call = dies  # type: ignore[method-assign]
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    with pytest.raises(Dead):
+        await world.agent(store=store, name="mails").run("t", run_id="run-1")
+    world.call = call  # type: ignore[method-assign]
+    other = world.agent(store=store, name="mails")
+    with pytest.raises(TriageSuspendedError, match="send_mail"):
+        await other.recover("run-1")
+    assert world.made.count("send_mail") == 1
+    await other.store.close()
+
+
+def test_the_option_takes_its_words_alone() -> None:
+    with pytest.raises(triage.UsageError, match="undeclared"):
+        Durability(undeclared="never")  # type: ignore[arg-type]
