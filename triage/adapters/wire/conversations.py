@@ -27,6 +27,18 @@ def overheard(run: Run) -> Overheard:
     return found
 
 
+class Conversation:
+    """The messages of a request. known: how many of them an earlier one had sent.
+
+    whole: each call in it has its result, and each result its call.
+    """
+
+    def __init__(self, messages: list[Any]) -> None:
+        self.messages = messages
+        self.known = 0
+        self.whole = False
+
+
 class Overheard:
     """What the requests of one attempt have told.
 
@@ -37,27 +49,28 @@ class Overheard:
         self.open: list[Tee] = []
         self._run = run
         self._calls: list[Asked] = []
-        self._known: list[list[Any]] = []
+        self._conversations: list[Conversation] = []
         self._tools: dict[str, Any] = {}
         self._mistakes = Mistakes()
         self._claimed: set[int] = set()
 
-    def sent(self, wire: ProviderWire, messages: Any, tools: Any) -> None:
+    def sent(self, wire: ProviderWire, messages: Any, tools: Any) -> Conversation:
         """Read a request before it is sent: results of earlier calls are steps."""
         for tee in list(self.open):
             tee.left()
         if tools:
             self._tools.update(tools_by_name(listed(tools)))
         if not isinstance(messages, list):
-            return
-        known = self._before(messages)
-        results = (one for message in messages[known:] for one in wire.read(message).results)
-        for result in results:
-            asked = self._asked(result, continued=known > 0)
+            return Conversation([])
+        going_on = self._going_on(messages)
+        new = messages[going_on.known :]
+        for result in [one for message in new for one in wire.read(message).results]:
+            asked = self._asked(result, continued=going_on.known > 0)
             if asked is not None:
                 self._calls.remove(asked)
                 self._mistakes.take(asked.name, asked.arguments, asked.id or None)
                 self._record(asked, result)
+        return going_on
 
     def answered(self, answer: Answer | None, _error: Exception | None) -> None:
         """Note the calls that an answer asks for."""
@@ -74,17 +87,19 @@ class Overheard:
             tee.left()
         self._mistakes.settle(self._run)
 
-    def _before(self, messages: list[Any]) -> int:
-        """How many messages of a request an earlier one had sent; it is the newest of its conversation."""
-        best, at = 0, None
-        for place, known in enumerate(self._known):
-            count = _common(known, messages)
-            if count > best:
-                best, at = count, place
-        if at is not None:
-            del self._known[at]
-        self._known.append(messages)
-        return best
+    def _going_on(self, messages: list[Any]) -> Conversation:
+        """The conversation that a request goes on with, or a new one."""
+        found, known = Conversation(messages), 0
+        for one in self._conversations:
+            count = _common(one.messages, messages)
+            if count > known:
+                found, known = one, count
+        if found.messages is messages:
+            self._conversations.append(found)
+            return found
+        found.whole = found.whole and known == len(found.messages)
+        found.messages, found.known = messages, known
+        return found
 
     def _asked(self, result: Result, *, continued: bool) -> Asked | None:
         """The call that a result answers; None for one of an earlier time."""

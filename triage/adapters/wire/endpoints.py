@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from triage.core import UsageError, misuse
 from triage.core.messages.anthropic import ANTHROPIC
@@ -107,7 +108,7 @@ def asked_of(method: str, path: str, content: bytes | str) -> Asked | None:
     if not rows:
         return None
     try:
-        body = json.loads(content)
+        body = msgspec.json.decode(content)
     except (ValueError, RecursionError):
         return None
     found = next((one for one in rows if one.asks(body)), None)

@@ -21,7 +21,7 @@ from triage.adapters.calls import (
     within,
 )
 from triage.adapters.conversations import guidance_text, records_models, repaired
-from triage.core import child_logger
+from triage.core import TriageError, child_logger
 from triage.core.messages.base import Answer, Shrink, mapping, max_tokens_of, text_or_none
 from triage.engine import Run, calling, current
 
@@ -141,7 +141,15 @@ def model_request(
     if asked is None or not isinstance(run, Run):
         return None
     raw = content.encode() if isinstance(content, str) else content
-    return ModelRequest(run, asked, path, raw, signed=_is_signed(headers), hint=hint)
+    try:
+        return ModelRequest(run, asked, path, raw, signed=_is_signed(headers), hint=hint)
+    except TriageError:
+        raise
+    except Exception:  # nothing that is said to a model may keep it from being asked
+        _log.exception(
+            "run %s: a request to %s is not recorded", run.run_id, asked.endpoint.provider
+        )
+        return None
 
 
 def _is_signed(headers: Iterable[tuple[str, str]]) -> bool:
@@ -166,7 +174,7 @@ class ModelRequest:
         self._stream: Stream | None = None
         messages = self._body.get(self._endpoint.messages)
         tools = self._body.get("tools") or mapping(self._body.get("toolConfig")).get("tools")
-        self.overheard.sent(self._endpoint.wire, messages, tools)
+        self._conversation = self.overheard.sent(self._endpoint.wire, messages, tools)
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
         inside = within()
         provider = self._endpoint.provider
@@ -189,7 +197,11 @@ class ModelRequest:
         return unquote(at["gemini"] or at["bedrock"] or "") if at else ""
 
     def _read(self, answer: Kept) -> Answer:
-        return answer_in(self._endpoint.wire, answer)
+        try:
+            return answer_in(self._endpoint.wire, answer)
+        except Exception:  # it is the agent's all the same
+            _log.exception("run %s: an answer cannot be read", self.run.run_id)
+            return Answer()
 
     def begin(self) -> Stream:
         """Begin the recorded call, or find its recorded answer."""
@@ -199,6 +211,13 @@ class ModelRequest:
 
     def changed(self) -> bytes | None:
         """The body to send; None: as the client wrote it. Read when it is sent: the hint may come late."""
+        try:
+            return self._changed()
+        except Exception:
+            _log.exception("run %s: a request is sent as its client wrote it", self.run.run_id)
+            return None
+
+    def _changed(self) -> bytes | None:
         guidance = self.run.guidance
         endpoint, given = self._endpoint, self._body
         body = dict(given)
@@ -209,7 +228,7 @@ class ModelRequest:
         wire, name = endpoint.wire, endpoint.messages
         messages = wire.shrunk(body.get(name) or [], Shrink.of(guidance, self.run))
         if not isinstance(messages, str) and not is_continued(body):
-            messages = repaired(wire, messages).messages
+            messages = self._repaired(messages)
         hint = guidance_text(guidance) if self._hint else None
         body[name] = wire.hinted(messages, hint)
         if body == given:
@@ -221,6 +240,15 @@ class ModelRequest:
             )  # fmt: skip
             return None
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def _repaired(self, messages: list[Any]) -> list[Any]:
+        """The messages with a result for each call. Those that an earlier request had sent have theirs."""
+        before = self._conversation
+        known = before.known if before.whole and messages is before.messages else 0
+        new = messages[known:]
+        made = repaired(self._endpoint.wire, new).messages
+        before.whole = made == new and messages is before.messages
+        return messages if before.whole else [*messages[:known], *made]
 
     def tee(self, recording: Stream, status: int, headers: Iterable[tuple[str, str]]) -> Tee:
         """Keep a streamed answer as it passes."""
@@ -288,7 +316,11 @@ class Tee:
         if self.over:
             return
         self._body.append(chunk)
-        self._take(self._reader.feed(chunk))
+        try:
+            self._take(self._reader.feed(chunk))
+        except Exception as error:
+            _log.exception("run %s: a stream is not recorded", self._request.run.run_id)
+            self._failed(error)
 
     def _take(self, pieces: Iterable[Any]) -> None:
         for piece in pieces:
