@@ -11,7 +11,7 @@ from triage.testing.adapter_contract import Bench, World, adapter_scenarios, che
 class Texts:
     """A bench whose agents give a text, on both event loops, and need nothing beside their task."""
 
-    backends = ("asyncio", "trio")
+    backends: tuple[str, ...] = ("asyncio", "trio")
 
     def text(self, result: Any) -> str:
         return str(result)

@@ -221,8 +221,8 @@ class World:
     def answer(self, protocol: str, body: dict[str, Any]) -> Turn:
         """The model's reaction to a request; safe from any thread.
 
-        protocol: `chat`, `responses`, `anthropic`, or `own` for a framework's own fake model, whose
-        requests are then given as chat messages.
+        protocol: `chat`, `responses`, `anthropic`, `gemini`, or `own` for a framework's own fake model,
+        whose requests are then given as chat messages.
         """
         text = _text_of({name: item for name, item in body.items() if name in _PROMPT_FIELDS})
         helpers = self.script.helpers
@@ -377,7 +377,9 @@ class World:
             raise
 
 
-_PROMPT_FIELDS = ("messages", "input", "system", "instructions")
+_PROMPT_FIELDS = (
+    "messages", "input", "contents", "system", "instructions", "systemInstruction"
+)  # fmt: skip
 
 
 def _text_of(value: Any) -> str:

@@ -1,16 +1,16 @@
-"""A model provider on this machine, over real HTTP: chat completions, responses and messages, whole and
-streamed. A `World` gives its answers; `check_wire` tells whether a real provider would have accepted a
-request.
+"""A model provider on this machine, over real HTTP: chat completions, responses, messages and contents,
+whole and streamed. A `World` gives its answers; `check_wire` tells whether a real provider would have
+accepted a request.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import anyio
 
@@ -23,6 +23,37 @@ Event: TypeAlias = tuple[str, dict[str, Any] | str]
 """A server-sent event: its name, empty without one, and its data."""
 
 
+class _Form(NamedTuple):
+    """How a stream is written. written: events, of which so many came before. end: what is behind all."""
+
+    content_type: str
+    written: Callable[[Iterable[Event], int], Iterable[str]]
+    end: tuple[str, ...] = ()
+
+
+def _as_events(events: Iterable[Event], _before: int) -> Iterator[str]:
+    for name, data in events:
+        head = f"event: {name}\n" if name else ""
+        yield f"{head}data: {data if isinstance(data, str) else json.dumps(data)}\n\n"
+
+
+def _as_array(events: Iterable[Event], before: int) -> Iterator[str]:
+    for at, (_, data) in enumerate(events, before):
+        yield f"{',' if at else '['}{json.dumps(data, indent=2)}\n"
+
+
+_AS_EVENTS = _Form("text/event-stream", _as_events)
+_AS_ARRAY = _Form("application/json", _as_array, ("]",))
+_PROTOCOLS = {
+    "/chat/completions": "chat",
+    "/responses": "responses",
+    "/messages": "anthropic",
+    ":generateContent": "gemini",
+    ":streamGenerateContent": "gemini",
+}
+"""How paths end."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = SECONDS
@@ -31,40 +62,42 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         size = int(self.headers["content-length"])
         body = json.loads(self.rfile.read(size))
-        path = self.path.partition("?")[0]
-        protocol = "chat"
-        if path.endswith("/responses"):
-            protocol = "responses"
-        elif path.endswith("/messages"):
-            protocol = "anthropic"
+        path, _, query = self.path.partition("?")
+        ends = (end for end in _PROTOCOLS if path.endswith(end))
+        protocol = _PROTOCOLS[next(ends, "/chat/completions")]
+        streams = body.get("stream") or path.endswith(":streamGenerateContent")
+        form = _AS_ARRAY if protocol == "gemini" and "alt=sse" not in query else _AS_EVENTS
         world = cast("_Server", self.server).world
         turn = world.answer(protocol, body)
         match turn:
             case Hangs():
                 self._hang()
             case Fails(status, message, retry_after, code):
-                error = {"type": "api_error", "message": message, "code": code}
+                error: dict[str, Any] = {"type": "api_error", "message": message, "code": code}
+                if protocol == "gemini":
+                    error = {"code": status, "message": message, "status": code or "UNKNOWN"}
                 headers = {} if retry_after is None else {"retry-after": f"{retry_after:g}"}
                 self._send(status, {"type": "error", "error": error}, headers)
             case Cut(whole, silently):
                 made = _ANSWERS[protocol](whole, len(world.requests))
-                self._begin_stream()
-                self._pass(_halves(protocol, made)[0])
+                self._begin_stream(form)
+                self._pass(form.written(_halves(protocol, made)[0], 0))
                 if not silently:
                     return
                 self._end_stream()
             case Says() | Asks():
                 made = _ANSWERS[protocol](turn, len(world.requests))
-                if not body.get("stream"):
+                if not streams:
                     self._send(200, made, {})
                     return
-                self._begin_stream()
+                self._begin_stream(form)
                 first, second = _halves(protocol, made)
-                self._pass(first)
+                self._pass(form.written(first, 0))
                 if world.script.streamed and isinstance(turn, Says):
                     self.wfile.flush()
                     world.wait_until_heard()
-                self._pass(second)
+                self._pass(form.written(second, len(first)))
+                self._pass(form.end)
                 self._end_stream()
 
     def log_message(self, format: str, *args: object) -> None:
@@ -87,19 +120,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _begin_stream(self) -> None:
+    def _begin_stream(self, form: _Form) -> None:
         self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
+        self.send_header("content-type", form.content_type)
         self.send_header("transfer-encoding", "chunked")
         self.send_header("connection", "close")
         self.end_headers()
         self.close_connection = True
 
-    def _pass(self, events: Iterable[Event]) -> None:
-        for name, data in events:
-            head = f"event: {name}\n" if name else ""
-            told = data if isinstance(data, str) else json.dumps(data)
-            piece = f"{head}data: {told}\n\n".encode()
+    def _pass(self, pieces: Iterable[str]) -> None:
+        for text in pieces:
+            piece = text.encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
 
     def _end_stream(self) -> None:
@@ -122,7 +153,8 @@ class _Server(ThreadingHTTPServer):
 def loopback(world: World) -> Generator[str]:
     """Run a provider that gives the world's answers while the block runs; gives its address.
 
-    `/v1/chat/completions` and `/v1/responses` are OpenAI's, `/v1/messages` is Anthropic's.
+    `/v1/chat/completions` and `/v1/responses` are OpenAI's, `/v1/messages` is Anthropic's, and
+    `/v1beta/models/NAME:generateContent` and `…:streamGenerateContent` are Gemini's.
     """
     server = _Server(world)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -250,7 +282,30 @@ def _anthropic(turn: Says | Asks, number: int) -> dict[str, Any]:
     }
 
 
-_ANSWERS = {"chat": _chat, "responses": _responses, "anthropic": _anthropic}
+def _gemini(turn: Says | Asks, number: int) -> dict[str, Any]:
+    ended = "STOP"
+    if isinstance(turn, Says):
+        parts: list[dict[str, Any]] = [{"text": turn.text}]
+        ended = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}.get(turn.ended, ended)
+    else:
+        parts = [
+            {"functionCall": {"name": asked.tool, "args": json.loads(asked.text)}}
+            for asked in turn.calls
+        ]
+    content = {"role": "model", "parts": parts}
+    return {
+        "candidates": [{"index": 0, "content": content, "finishReason": ended}],
+        "usageMetadata": {
+            "promptTokenCount": TOKENS[0],
+            "candidatesTokenCount": TOKENS[1],
+            "totalTokenCount": sum(TOKENS),
+        },
+        "modelVersion": MODEL,
+        "responseId": f"gemini-{number}",
+    }
+
+
+_ANSWERS = {"chat": _chat, "responses": _responses, "anthropic": _anthropic, "gemini": _gemini}
 
 
 def _pieces(text: str) -> list[str]:
@@ -350,7 +405,28 @@ def _anthropic_stream(made: dict[str, Any]) -> Iterator[Event]:
     yield "message_stop", {"type": "message_stop"}
 
 
-_STREAMS = {"chat": _chat_stream, "responses": _responses_stream, "anthropic": _anthropic_stream}
+def _gemini_stream(made: dict[str, Any]) -> Iterator[Event]:
+    (candidate,) = made["candidates"]
+    words = [
+        {"text": piece}
+        for part in candidate["content"]["parts"]
+        for piece in _pieces(part.get("text", ""))
+    ]
+    parts: list[Any] = words or candidate["content"]["parts"]
+    about = {key: made[key] for key in ("modelVersion", "responseId")}
+    for part in parts:
+        content = {"role": "model", "parts": [part]}
+        yield "", {**about, "candidates": [{"index": 0, "content": content}]}
+    last = {**candidate, "content": {"role": "model", "parts": [{"text": ""}]}}
+    yield "", {**made, "candidates": [last]}
+
+
+_STREAMS = {
+    "chat": _chat_stream,
+    "responses": _responses_stream,
+    "anthropic": _anthropic_stream,
+    "gemini": _gemini_stream,
+}
 
 
 def check_wire(requests: Iterable[Request]) -> None:
@@ -365,6 +441,10 @@ def check_wire(requests: Iterable[Request]) -> None:
 
 def results_in(request: Request) -> list[tuple[str, str]]:
     """The results in a request, in the order of their calls: the tool, and its result."""
+    if request.protocol == "gemini":
+        parts = (part for content in messages_in(request) for part in content["parts"])
+        found = (part["functionResponse"] for part in parts if "functionResponse" in part)
+        return [(one["name"], "".join(map(str, one["response"].values()))) for one in found]
     calls: dict[str, str] = {}
     results: dict[str, str] = {}
     for item in _items(request):
@@ -381,7 +461,7 @@ def results_in(request: Request) -> list[tuple[str, str]]:
 
 
 def messages_in(request: Request) -> list[Any]:
-    given = request.body.get("messages") or request.body.get("input")
+    given = next(filter(None, map(request.body.get, ("messages", "input", "contents"))), None)
     return given if isinstance(given, list) else []
 
 
@@ -472,6 +552,21 @@ def _wire_ollama(body: dict[str, Any]) -> str | None:
     return f"the calls {waiting} have no result" if waiting else None
 
 
+def _wire_gemini(body: dict[str, Any]) -> str | None:
+    waiting: list[str] = []
+    for content in body["contents"]:
+        parts = content["parts"]
+        results = [one["functionResponse"]["name"] for one in parts if "functionResponse" in one]
+        if results != waiting:
+            return f"the calls {waiting} are answered by the results {results}"
+        if any("functionResponse" not in part for part in parts[: len(results)]):
+            return "results do not come first in their turn"
+        if not parts:
+            return "a content is empty"
+        waiting = [one["functionCall"]["name"] for one in parts if "functionCall" in one]
+    return f"the calls {waiting} have no result" if waiting else None
+
+
 _WIRE_CHECKS = {
     "chat": _wire_chat,
     "responses": _wire_responses,
@@ -479,4 +574,5 @@ _WIRE_CHECKS = {
     "converse": _wire_converse,
     "ollama": _wire_ollama,
     "cohere": _wire_chat,
+    "gemini": _wire_gemini,
 }
