@@ -43,8 +43,13 @@ _HTTPX = (
     _Method("AsyncClient", "send", "httpx_clients"),
     _Method("Client", "send", "httpx_clients"),
 )
+_BOTOCORE = tuple(
+    _Method("Endpoint", name, "botocore_clients")
+    for name in ("make_request", "_needs_retry", "_send")
+)
 _LIBRARIES: Mapping[str, tuple[_Method, ...]] = {
     "aiohttp": (_Method("ClientSession", "_request", "aiohttp_clients"),),
+    "botocore.endpoint": _BOTOCORE,
     "httpx": _HTTPX,
     "httpx2": _HTTPX,
 }

@@ -7,6 +7,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import anthropic
@@ -334,7 +335,8 @@ class Converse(Way):
         if not self.streamed:
             message = client.converse(**given)["output"]["message"]
         else:
-            message = _of_events(client.converse_stream(**given)["stream"])
+            with closing(client.converse_stream(**given)["stream"]) as events:
+                message = _of_events(events)
         text = "".join(block.get("text", "") for block in message["content"])
         asked = [block["toolUse"] for block in message["content"] if "toolUse" in block]
         calls = tuple((one["toolUseId"], one["name"], one["input"]) for one in asked)
@@ -397,8 +399,9 @@ class Invoke(_Claude):
             return self.said(json.loads(answer["body"].read())["content"])
         answer = client.invoke_model_with_response_stream(modelId=model, body=body)
         blocks: dict[int, Any] = {}
-        for frame_ in answer["body"]:
-            event = json.loads(frame_["chunk"]["bytes"])
+        with closing(answer["body"]) as frames:
+            events = [json.loads(one["chunk"]["bytes"]) for one in frames]
+        for event in events:
             if event["type"] == "content_block_start":
                 blocks[event["index"]] = {**event["content_block"], "input": ""}
             if event["type"] == "content_block_delta":
@@ -503,7 +506,7 @@ class Cohere(_Http):
                 "role": "tool",
                 "tool_call_id": id_,
                 "content": [
-                    {"type": "document", "document": {"data": json.dumps({"found": output})}}
+                    {"type": "document", "document": {"data": json.dumps({"data": output})}}
                 ],
             }
             for (id_, _, _), output in zip(calls, outputs, strict=True)
@@ -537,7 +540,7 @@ class Cohere(_Http):
         return {name: value for name, value in made.items() if value}
 
 
-WAYS = [
+WAYS: list[Way] = [
     kind(streamed=streamed)
     for kind in (Converse, Invoke, AnthropicBedrock, Ollama, Cohere)
     for streamed in (False, True)

@@ -430,6 +430,11 @@ class Stream:
             finish(self._run, begun, answer)
             self._ended(self._asking.answer, None)
 
+    def tried(self, error: Exception) -> None:
+        """Note a failed try that the client itself repeats."""
+        if self._begun is not None:
+            note_try(self._run, self._begun, error)
+
     async def mended(self, error: Exception) -> bool:
         """Whether the request is to be made again, after a wait as the policy says of its error."""
         begun = self._begun

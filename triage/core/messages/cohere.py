@@ -37,6 +37,10 @@ class CohereWire(ChatWire):
                 found["content"] = text_or_none(found.get("tool_plan"))
         return super().read(found, tell)
 
+    def shown(self, message: Any) -> Any:
+        found = mapping(as_data(message))
+        return super().shown({**found, "content": _documents(found.get("content"))})
+
     def answer(self, response: Any) -> Answer:
         found = mapping(response)
         said = self.read({**mapping(found.get("message")), "role": "assistant"})

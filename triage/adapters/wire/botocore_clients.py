@@ -1,0 +1,201 @@
+"""The endpoints of botocore, through which the requests of boto3's clients leave.
+
+A model call is recorded around `make_request`: its body is changed before it is signed, and the client's
+own retries are tries of the one call. `_send` is the wire.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+from urllib.parse import quote
+
+from triage.adapters.calls import Stream
+
+from .bodies import Kept, body_of, content_type, is_stream
+from .requests import (
+    ModelRequest,
+    Tee,
+    is_streamed,
+    model_request,
+    passed,
+    record,
+    refused,
+    untouched,
+)
+
+__all__ = ["recording"]
+
+_UNQUOTED = "-._~"
+"""What the client leaves as it is in a path."""
+
+
+def recording(_library: Any, name: str, original: Any) -> Any:
+    """The method that records, in place of one of `Endpoint`."""
+
+    def make_request(self: Any, operation_model: Any, request_dict: Any) -> Any:
+        return _make_request(original, self, operation_model, request_dict)
+
+    def needs_retry(self: Any, *args: Any, **options: Any) -> Any:
+        # Behind a wait of ours the client starts anew: its retries would multiply with ours.
+        logical = _logical.get()
+        return False if logical is not None and logical.again else original(self, *args, **options)
+
+    def send(self: Any, request: Any) -> Any:
+        logical = _logical.get()
+        return original(self, request) if logical is None else logical.send(original, self, request)
+
+    return {"make_request": make_request, "_needs_retry": needs_retry, "_send": send}[name]
+
+
+def _make_request(original: Any, endpoint: Any, operation: Any, request: dict[str, Any]) -> Any:
+    asked = None if _is_async(endpoint) else _asked(request)
+    if asked is None:
+        return original(endpoint, operation, request)
+    call = asked.begin()
+    logical = _LogicalCall(asked, call, is_read=not operation.has_event_stream_output)
+    with call.passing():
+        while True:
+            try:
+                with logical.entered():
+                    response, parsed = original(endpoint, operation, _sent(asked, request))
+            except Exception as error:
+                if call.mended_sync(error):
+                    logical.again, logical.failed = True, None
+                    continue
+                raise
+            if not logical.is_kept:
+                failed = refused(response)
+                if failed is not None and call.mended_sync(failed):
+                    logical.again, logical.failed = True, None
+                    continue
+                record(call, response, failed)
+                call.durable_sync()
+            return response, parsed
+
+
+def _is_async(endpoint: Any) -> bool:
+    """Whether an endpoint is aiobotocore's, whose requests leave through another library."""
+    return inspect.iscoroutinefunction(type(endpoint)._send_request)
+
+
+def _asked(request: dict[str, Any]) -> ModelRequest | None:
+    method, path, body = (request.get(name, "") for name in ("method", "url_path", "body"))
+    if untouched(method, path) or not isinstance(body, bytes | str):
+        return None
+    return model_request(method, path, (), body)  # signed later
+
+
+def _sent(asked: ModelRequest, request: dict[str, Any]) -> dict[str, Any]:
+    """The request as it is to be sent; the client's own where nothing changes."""
+    body, model = asked.changed(), asked.run.guidance.model
+    if body is None and model is None:
+        return request
+    made = dict(request)
+    if body is not None:
+        made["body"] = body
+    if model is not None:
+        segment = f"/model/{quote(model, safe=_UNQUOTED)}/"
+        for name in ("url", "url_path"):
+            made[name] = re.sub("/model/[^/]+/", segment, request[name])
+    return made
+
+
+class _LogicalCall:
+    """A call with its requests. is_read: its answer is read as a whole. again: it is made again by us.
+
+    failed: what its last request failed with. is_kept: its answer is kept already, or as it passes.
+    """
+
+    def __init__(self, asked: ModelRequest, call: Stream, *, is_read: bool) -> None:
+        self.again = False
+        self.failed: Exception | None = None
+        self.is_kept = False
+        self._asked = asked
+        self._call = call
+        self._is_read = is_read
+
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """Around the request: `_send` finds the call that it is part of."""
+        token = _logical.set(self)
+        try:
+            with passed():
+                yield
+        finally:
+            _logical.reset(token)
+
+    def send(self, original: Any, endpoint: Any, request: Any) -> Any:
+        """Send one request, or give the recorded answer."""
+        if self._call.known is not None:
+            self.is_kept = True
+            return _given(request, self._call.known)
+        if self.failed is not None:
+            self._call.tried(self.failed)
+        if self._is_read:
+            request.stream_output = False  # read inside, where its errors become the client's own
+        try:
+            response = original(endpoint, request)
+            if is_streamed(response):
+                self.is_kept = True
+                headers = response.headers.items()
+                tee = self._asked.tee(self._call, response.status_code, headers)
+                response.raw = _Teed(response.raw, tee)
+            else:
+                response.raw = _raw(_whole(request, response))
+                self.failed = refused(response)
+        except Exception as error:
+            self.failed = error
+            raise
+        return response
+
+
+_logical: ContextVar[_LogicalCall | None] = ContextVar("triage_botocore", default=None)
+
+
+def _given(request: Any, known: Kept) -> Any:
+    """A recorded answer as the client's own response."""
+    body = body_of(known)
+    headers = dict(known["headers"])
+    if not is_stream(content_type(headers)):
+        headers["content-length"] = str(len(body))
+    made = import_module("botocore.awsrequest").AWSResponse
+    return made(request.url, known["status"], headers, _raw(body))
+
+
+def _whole(request: Any, response: Any) -> bytes:
+    """The body of a response. Raises the client's own error for one that ends early, which passes there."""
+    body: bytes = response.content
+    length = response.headers.get("content-length", "")
+    if length.isdigit() and len(body) < int(length):
+        raise import_module("botocore.exceptions").ConnectionClosedError(endpoint_url=request.url)
+    return body
+
+
+def _raw(body: bytes) -> Any:
+    """Bytes as the client reads those of a connection."""
+    made = import_module("urllib3.response").HTTPResponse
+    return made(BytesIO(body), preload_content=False)
+
+
+class _Teed:
+    """The bytes of a stream, shown to a tee before they are given on."""
+
+    def __init__(self, raw: Any, tee: Tee) -> None:
+        self._raw, self._tee = raw, tee
+
+    def stream(self, *args: Any, **options: Any) -> Iterator[bytes]:
+        return self._tee.passing(self._raw.stream(*args, **options))
+
+    def close(self) -> None:
+        self._tee.left()
+        self._raw.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
