@@ -123,8 +123,7 @@ class GeminiWire(ProviderWire):
     def answer(self, response: Any) -> Answer:
         """Read a response of the API, or one candidate of it."""
         found = mapping(response)
-        candidates = listed(found.get("candidates"))
-        one = mapping(candidates[0]) if candidates else found
+        one = _first(found) if found.get("candidates") else found
         said = self.read({**mapping(one.get("content")), "role": "model"})
         blocked = mapping(_either(found, "promptFeedback", "prompt_feedback"))
         ended = (
@@ -141,9 +140,9 @@ class GeminiWire(ProviderWire):
         ended: dict[str, Any] = {}
         for piece in map(mapping, pieces):
             found |= piece
-            for one in map(mapping, listed(piece.get("candidates"))[:1]):
-                parts += listed(mapping(one.get("content")).get("parts"))
-                ended |= {key: value for key, value in one.items() if key != "content"}
+            one = _first(piece)
+            parts += listed(mapping(one.get("content")).get("parts"))
+            ended |= {key: value for key, value in one.items() if key != "content"}
         content = {"role": "model", "parts": parts}
         return {**found, "candidates": [{**ended, "content": content}]}
 
@@ -160,6 +159,12 @@ class GeminiWire(ProviderWire):
         if schema is not None:
             made["parametersJsonSchema"] = schema
         return {"functionDeclarations": [made]}
+
+
+def _first(response: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first of several answers; a piece of a stream may hold a later one alone."""
+    candidates = map(mapping, listed(response.get("candidates")))
+    return next((one for one in candidates if not one.get("index")), {})
 
 
 def _held(part: Mapping[str, Any], names: tuple[str, str]) -> Mapping[str, Any] | None:
