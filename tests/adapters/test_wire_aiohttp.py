@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import aiohttp
+import httpx
 import pytest
 from blockbuster import BlockBuster
 from llm_server import Handler, Reply, Request, Server, cut_off, fails, serving
@@ -20,7 +21,7 @@ from tables import table
 import triage
 from triage import Agent, Step
 from triage.adapters.calls import UnfinishedStream
-from triage.core import StepRecorded
+from triage.core import CallStarted, StepRecorded
 from triage.testing import VirtualTime
 
 pytestmark = pytest.mark.anyio
@@ -439,3 +440,70 @@ async def test_what_cannot_be_read_passes_untouched(options: dict[str, Any]) -> 
     with serving(whole) as server:
         result, steps = await ended(lambda: outcome(post(server, **options), READS["text"]))
     assert (result, steps) == (WHOLE, [])
+
+
+# Others that stand at the same place ----------------------------------------------------------------
+
+
+async def test_a_real_request_is_traced_once_and_a_reused_one_never() -> None:
+    async def began(*_: Any) -> None:
+        spans.append("begun")
+
+    async def over(*_: Any) -> None:
+        spans.append("over")
+
+    spans: list[str] = []
+    config = aiohttp.TraceConfig()
+    config.on_request_start.append(began)
+    config.on_request_end.append(over)
+    with serving(whole) as server:
+        twice = Twice(lambda: outcome(post(server), READS["text"], trace_configs=[config]))
+        await twice.run()
+        assert twice.results == [WHOLE, WHOLE]
+    assert spans == ["begun", "over"]
+
+
+async def test_one_who_replaces_the_method_later_sees_what_the_caller_sees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    ours = aiohttp.ClientSession._request
+
+    async def theirs(self: Any, *args: Any, **options: Any) -> Any:
+        response = await ours(self, *args, **options)
+        seen.append(response.status)
+        return response
+
+    with serving(whole) as server:
+        await Agent(lambda task: outcome(post(server), READS["text"])).run("t")
+        monkeypatch.setattr(aiohttp.ClientSession, "_request", theirs)
+        server.requests.clear()
+        await Twice(lambda: outcome(post(server), READS["text"])).run()
+        assert len(server.requests) == 1
+    assert seen == [200, 200]
+
+
+class ByAiohttp(httpx.AsyncBaseTransport):
+    """A transport of httpx that sends by aiohttp, as litellm's does."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async with aiohttp.ClientSession() as session:
+            given: dict[str, Any] = {"data": request.content, "headers": dict(request.headers)}
+            async with session.post(str(request.url), **given) as response:
+                headers = {"content-type": response.headers["content-type"]}
+                content = await response.read()
+                return httpx.Response(response.status, headers=headers, content=content)
+
+
+@table("reply", [whole, streamed])
+async def test_a_request_that_passes_two_libraries_is_one_call(reply: Reply) -> None:
+    async def work() -> str:
+        async with httpx.AsyncClient(transport=ByAiohttp()) as client:
+            return (await client.post(f"{server.url}/v1/chat/completions", json=BODY)).text
+
+    with serving(reply) as server:
+        twice = Twice(work)
+        await twice.run()
+        assert twice.results[0] == twice.results[1]
+        assert len(server.requests) == 1
+    assert sum(isinstance(event, CallStarted) for event in twice.events) == 1
