@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
@@ -118,17 +117,18 @@ class ConverseWire(ProviderWire):
         return [*messages[:-1], {**as_data(last), "content": blocks}]
 
     def shrunk(self, messages: Sequence[Any], shrink: Shrink | None) -> Any:
-        """Join the turns of the user that stand side by side where messages are left out."""
-        made: list[Any] = []
-        follows = {id(one): id(other) for one, other in pairwise(messages)}
-        for message in super().shrunk(messages, shrink):
-            last = made[-1] if made else None
-            both = {mapping(as_data(one)).get("role") for one in (last, message)}
-            if both == {"user"} and follows.get(id(last)) != id(message):
-                made[-1] = {**as_data(last), "content": [*_content(last), *_content(message)]}
+        """Shorten as the others do; turns that alternate do so afterwards."""
+        made = super().shrunk(messages, shrink)
+        if any(map(_are_users, messages, messages[1:])):
+            return made
+        joined: list[Any] = []
+        for message in made:
+            if joined and _are_users(joined[-1], message):
+                content = [*_content(joined[-1]), *_content(message)]
+                joined[-1] = {**as_data(message), "content": content}
             else:
-                made.append(message)
-        return made
+                joined.append(message)
+        return joined
 
     def answer(self, response: Any) -> Answer:
         found = mapping(response)
@@ -175,6 +175,10 @@ class ConverseWire(ProviderWire):
     def declared(self, name: str, description: str | None, schema: Any) -> dict[str, Any]:
         made = {"name": name, "inputSchema": {"json": schema or {"type": "object"}}}
         return {"toolSpec": {**made, "description": description} if description else made}
+
+
+def _are_users(one: Any, other: Any) -> bool:
+    return all(mapping(as_data(message)).get("role") == "user" for message in (one, other))
 
 
 def _content(message: Any) -> list[Any]:
