@@ -295,7 +295,7 @@ def _is_same(of_call: ErrorInfo | None, of_attempt: ErrorInfo | None) -> bool:
 def _words_the_answer(error: ErrorInfo, answer: ErrorInfo) -> bool:
     if answer.status_code is None or answer.status_code != error.status_code:
         return False
-    said = _letters(answer.message)
+    said = _letters(answer.message.removeprefix(f"{answer.status_code}: "))
     return len(said) >= _TELLING and said in _letters(error.message)
 
 

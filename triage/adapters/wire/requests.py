@@ -71,7 +71,7 @@ def untouched(method: str, path: str, *, explicit: bool = False) -> bool:
 class RefusedRequest(Exception):
     """An answer with an HTTP status from 400 on. Its client makes an exception of its own of it.
 
-    Its text is what the provider says, or the whole body where that says it in no usual field.
+    Its text is the status and what the provider says, or the body where that says it in no usual field.
     """
 
     def __init__(self, response: Any, status: int, body: bytes) -> None:
@@ -80,7 +80,7 @@ class RefusedRequest(Exception):
             said = json.loads(text)
         except (ValueError, RecursionError):
             said = None
-        super().__init__((_message(said) or text or f"HTTP {status}")[:_LONGEST])
+        super().__init__(f"{status}: {_message(said) or text}"[:_LONGEST])
         self.response = response
         self.status_code = status
         self.body = said
