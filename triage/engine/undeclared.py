@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from triage.core import Event, RunResumed, Step, StepRecorded, names_a_change
+from triage.core import ApprovalAsked, Event, RunResumed, Step, StepRecorded, names_a_change
 from triage.core.constructors import Struct
 from triage.core.quoting import as_json
 
@@ -45,7 +45,11 @@ def undeclared_changes(events: Iterable[Event], known: Iterable[str]) -> list[Ch
     waiting: list[tuple[str | None, Change]] = []
     found: list[Change] = []
     for event in events:
-        if isinstance(event, RunResumed):
+        if isinstance(event, ApprovalAsked) and event.kind == "call":
+            recorded.add(
+                event.subject.rsplit(":", 2)[0]
+            )  # which would record its call, once approved
+        elif isinstance(event, RunResumed):
             waiting, found = [], []
         elif isinstance(event, StepRecorded):
             step = event.step
