@@ -10,9 +10,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from blockbuster import BlockBuster
+from mcp import Client
+from mcp.server.mcpserver import MCPServer
+from mcp.types import ToolAnnotations
 
 import triage
 from triage import Agent, Durability, TriageEscalationError, TriageSuspendedError
+from triage.adapters.mcp import record
 from triage.core import ActionChosen, Event
 from triage.testing import VirtualTime
 
@@ -199,3 +204,35 @@ async def test_after_a_crash_it_is_asked_before_a_change_is_made_again(tmp_path:
 def test_the_option_takes_its_words_alone() -> None:
     with pytest.raises(triage.UsageError, match="undeclared"):
         Durability(undeclared="never")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefix", ["", "desk"])
+async def test_tools_of_a_recorded_session_are_known_by_the_names_that_the_model_uses(
+    prefix: str, never_blocked: BlockBuster
+) -> None:
+    never_blocked.deactivate()  # the package mcp reads files when a server is made
+    world = World(["send_mail"], ["look", "delete_row"], look=1)
+    server = MCPServer("desk", log_level="WARNING")
+
+    async def send_mail(n: int) -> str:
+        return await world.call("send_mail", n)
+
+    async def delete_row(n: int) -> str:
+        return await world.call("delete_row", n)
+
+    for tool in (send_mail, delete_row):
+        server.tool(annotations=ToolAnnotations(destructive_hint=True))(tool)
+    async with Client(server) as plain:
+        session = record(plain, prefix=prefix)
+
+        async def mails(n: int) -> str:
+            made = await session.call_tool("send_mail", {"n": n})
+            return str(made.content[0].text)  # type: ignore[union-attr]
+
+        async def deletes(n: int) -> str:
+            made = await session.call_tool("delete_row", {"n": n})
+            return str(made.content[0].text)  # type: ignore[union-attr]
+
+        agent = world.agent({"send_mail": mails, "delete_row": deletes})
+        assert await agent.run("t") == "done"
+    assert world.made == ["send_mail", "look", "look", "delete_row"]

@@ -183,6 +183,9 @@ class _Tools:
         self, do: Callable[[], Any], name: str, arguments: dict[str, Any] | None
     ) -> RecordedToolCall:
         """A call of a tool, to be recorded."""
+        run = current.get()
+        if run is not None:
+            run.session.recorded_tools |= {name, *self._said, *self.effects}
         shown = f"{self.prefix}.{name}" if self.prefix else name
         given, effect = arguments or {}, self.effect(name)
 

@@ -126,6 +126,7 @@ async def converse(
     run = current.get()
     if not isinstance(run, Run):
         return await _converse(wire, ask, given, known, turns)
+    run.session.recorded_tools |= known.keys()
     name = _name_of(run, given)
     token = conversation.set(name)
     try:

@@ -506,6 +506,8 @@ class Session:
     handled: BaseException | None = None
     # Run when the run ends in a failure, by the adapter that registered it in the last attempt.
     at_failure: dict[str, Callable[[], Awaitable[object]]] | None = None
+    # Names of tools that are known to record their calls, beside those that the function refers to.
+    recorded_tools: frozenset[str] = frozenset()
     has_calls = False
     # inner: state of this run's inner runs, if it has any. nested: this is an inner run, which an attempt
     # waits for. comes_back: and its outer run may go on with it.

@@ -478,6 +478,7 @@ def repeats_changes(session: Session) -> str | None:
     if not undeclared_changes(session.events, known):
         return None
     known |= {tool.name for tool in tools_within(session.config.function, dict(session.kwargs))}
+    known |= session.recorded_tools
     changes = undeclared_changes(session.events, known)
     return told(changes) if changes else None
 

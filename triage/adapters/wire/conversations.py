@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from triage.adapters.conversations import answered_by
 from triage.adapters.tools import Mistakes, tools_by_name
 from triage.core import Step
@@ -113,7 +115,7 @@ class Overheard:
         """Record what came of a call, unless it has recorded itself."""
         steps = self._run.session.state.steps
         for at in range(self._run.first, len(steps)):
-            if at not in self._claimed and answered_by(steps[at], asked):
+            if at not in self._claimed and _is_result(steps[at], asked):
                 self._claimed.add(at)
                 return
         self._run.record_step(
@@ -126,6 +128,15 @@ class Overheard:
                 metadata={"id": asked.id, SEEN: True} if asked.id else {SEEN: True},
             )
         )
+
+
+def _is_result(step: Step, asked: Asked) -> bool:
+    """Whether a recorded step is that of a call. A server's name may stand before the tool's."""
+    named = step.tool_called or ""
+    own = named.rpartition(".")[2]
+    return answered_by(step if own == named else replace(step, tool_called=own), asked) or (
+        own != named and answered_by(step, asked)
+    )
 
 
 def _common(known: list[Any], messages: list[Any]) -> int:
