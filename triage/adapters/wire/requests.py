@@ -368,5 +368,6 @@ class Tee:
         self.recording.failed(error)
 
     def _close(self) -> None:
-        self.over = True
-        self._overheard.open.remove(self)
+        if not self.over:
+            self.over = True
+            self._overheard.open.remove(self)
