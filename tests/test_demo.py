@@ -50,6 +50,8 @@ CURES = {
     "loop": 'Do not call search_fares with {"city": "Porto"} again.',
     "false_success": "The order is not paid: call charge_card.",
 }
+IN_PLACE = ("rate_limit", "outage", "timeout")
+"""Tasks whose request to the model fails."""
 NO_CURES = ("", "Try again.", "That was wrong. Think step by step and avoid the mistake.")
 
 
@@ -296,7 +298,10 @@ def test_the_demo_shows_the_diagnosis_the_evidence_and_the_action(demo: Any) -> 
         if task.id == "healthy":
             assert "failed" not in part
             continue
-        for label in ("failed", "diagnosis", "evidence", "action", "again"):
+        # A refused request is made again in its place.
+        whole = ("failed", "diagnosis", "evidence", "action", "again")
+        labels = ("failed",) if task.id in IN_PLACE else whole
+        for label in labels:
             assert f"{label}  " in part, (task.id, label)
 
 

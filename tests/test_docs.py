@@ -146,6 +146,8 @@ def test_every_command_prints_what_is_shown(
     monkeypatch.chdir(tmp_path)
     for command, shown in commands(page):
         known, printed = set(sys.modules), io.StringIO()
+        for module in tmp_path.glob("*.py"):
+            monkeypatch.delitem(sys.modules, module.stem, raising=False)
         with redirect_stdout(printed), redirect_stderr(printed):
             main(shlex.split(command)[1:])
         for name in set(sys.modules) - known:

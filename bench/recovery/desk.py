@@ -261,17 +261,18 @@ def _took(began: float) -> float:
 
 
 def _counted(client: Any, lab: Lab) -> None:
-    """Know how many requests of a client are under way."""
-    send = client.send
+    """Know how many requests of a client are under way: sent, and not answered yet."""
+    transport = client._transport
+    handle = transport.handle_async_request
 
-    async def counted(*arguments: Any, **options: Any) -> Any:
+    async def counted(request: Any) -> Any:
         lab.busy += 1
         try:
-            return await send(*arguments, **options)
+            return await handle(request)
         finally:
             lab.busy -= 1
 
-    client.send = counted
+    transport.handle_async_request = counted
 
 
 def judge(

@@ -173,7 +173,10 @@ class Show:
 
     def _step(self, step: Step) -> None:
         if step.tool_called is None:
-            self._line(step.action, "green", _short(step.llm_output))
+            if step.error:
+                self._line("failed", "red", f"a request: {_cut(step.error)}")
+            else:
+                self._line(step.action, "green", _short(step.llm_output))
             return
         ending = f"✗ {_cut(step.error)}" if step.error else f"→ {_short(step.tool_output)}"
         text = f"{step.tool_called}({_short(step.tool_input)}) {ending}"

@@ -452,7 +452,7 @@ async def test_retries_of_the_client_are_tries_of_one_call(monkeypatch: pytest.M
         counts = [request.headers["amz-sdk-request"] for request in server.requests]
     assert [f"attempt={at}" in count for at, count in enumerate(counts, 1)] == [True] * 3
     assert watched.attempts == 1
-    assert [step.error for step in watched.steps] == ["down", "down", None]
+    assert [step.error for step in watched.steps] == ["503: down", "503: down", None]
 
 
 async def test_retries_of_the_client_and_ours_do_not_multiply(

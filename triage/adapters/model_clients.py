@@ -8,6 +8,7 @@ too, and everything else of it is as ever.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -81,14 +82,27 @@ def _recording(sender: Any, *, hint: bool) -> Any:
         for one in kind.__mro__
         if one.__module__.partition(".")[0] in ("httpx", "httpx2")
     )
-    send = recording(library, "send", kind.send, hint=hint, explicit=True)
+    send = recording(library, "send", _sent_by(sender), hint=hint, explicit=True)
     names = {
         "__module__": kind.__module__, "__doc__": kind.__doc__, "__del__": lambda _: None,
-        "send": send, "triage_recorded": True, "triage_of": sender,
+        # As a property, which hides what somebody has put on the client itself.
+        "send": property(lambda self: functools.partial(send, self)),
+        "triage_recorded": True, "triage_of": sender,
     }  # fmt: skip
     made: Any = object.__new__(type(kind.__name__, (kind,), names))
     made.__dict__ = sender.__dict__
     return made
+
+
+def _sent_by(sender: Any) -> Any:
+    """What a client sends requests by, as a function that is given another client first."""
+    if inspect.iscoroutinefunction(type(sender).send):
+
+        async def send(_client: Any, request: Any, **options: Any) -> Any:
+            return await sender.send(request, **options)
+
+        return send
+    return lambda _client, request, **options: sender.send(request, **options)
 
 
 # The loop that everybody writes -------------------------------------------------------------------

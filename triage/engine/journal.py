@@ -20,6 +20,7 @@ from triage.core import (
     HEAVY,
     NO_USAGE,
     ActionChosen,
+    Attempt,
     CallStarted,
     CompensatorRegistered,
     Diagnosis,
@@ -506,6 +507,8 @@ class Session:
     handled: BaseException | None = None
     # Run when the run ends in a failure, by the adapter that registered it in the last attempt.
     at_failure: dict[str, Callable[[], Awaitable[object]]] | None = None
+    # Requests to models that failed and were made again in their place, as attempts.
+    tries: tuple[Attempt, ...] = ()
     # Names of tools that are known to record their calls, beside those that the function refers to.
     recorded_tools: frozenset[str] = frozenset()
     has_calls = False

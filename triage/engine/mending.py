@@ -39,7 +39,7 @@ async def mend(run: Recorder, error: Exception) -> bool:
         return False
     if tried is None:
         return False
-    run.tries = (*run.tries, tried)
+    run.session.tries = (*run.session.tries, tried)
     await run.session.config.env.sleep(delay_of(tried.action))
     return not run.over and run.interrupt is None
 

@@ -239,7 +239,8 @@ async def context_of(
     state = session.state
     env = session.config.env
     last = state.history[-1] if state.history else None
-    before = tuple(one for one in state.history if one.number < run.number)
+    failed = [one for one in state.history if one.number < run.number]
+    before = tuple(sorted([*failed, *session.tries], key=lambda one: one.ended))
     return FailureContext(
         run_id=session.run_id,
         task=session.task,
@@ -250,7 +251,7 @@ async def context_of(
         trajectory=trajectory,
         state=await copied(state.state),
         usage=state.usage,
-        attempt_history=(*before, *run.tries),
+        attempt_history=before,
         checkpoint_id=position_of(state, diagnosis),
         open_subgoals=state.open_subgoals,
         tools=tuple(trajectory.tools),

@@ -176,8 +176,6 @@ class Recorder:
     _watcher: Watcher | None = None
     # Called once the function has ended, while its last words can still be recorded.
     at_end: tuple[Callable[[], object], ...] = ()
-    # Requests to models that failed and were made again in their place.
-    tries: tuple[Attempt, ...] = ()
 
     def __init__(
         self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int

@@ -209,9 +209,11 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         so do tokens and cost, as every attempt costs some. Steps and tool calls end it only when
         exceeded, as an attempt that reuses its calls may need none.
         """
-        if self.attempts is not None and context.attempt >= self.attempts:
+        # A request that was made again in its place counts as an attempt.
+        made = max(context.attempt, len(context.attempt_history) + 1)
+        if self.attempts is not None and made >= self.attempts:
             asked = sum(past.asked for past in context.attempt_history)
-            counted = context.attempt - outage_repeats(context) - asked
+            counted = made - outage_repeats(context) - asked
             if counted >= self.attempts:
                 return _reached(context.diagnosis, "attempts", counted, self.attempts)
         late = self._late(context, 0.0)
