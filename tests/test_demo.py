@@ -50,7 +50,7 @@ CURES = {
     "loop": 'Do not call search_fares with {"city": "Porto"} again.',
     "false_success": "The order is not paid: call charge_card.",
 }
-IN_PLACE = ("rate_limit", "outage", "timeout")
+IN_PLACE = ("rate_limit", "outage", "timeout", "late_crash")
 """Tasks whose request to the model fails."""
 NO_CURES = ("", "Try again.", "That was wrong. Think step by step and avoid the mistake.")
 
