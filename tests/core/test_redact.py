@@ -152,4 +152,4 @@ def test_a_long_text_made_to_be_slow_is_not(piece: str) -> None:
     began = time.process_time()
     redactor.text(text)
     # An eighth of a second at the worst where it was written; what is quadratic takes many.
-    assert time.process_time() - began < 0.6
+    assert time.process_time() - began < 2
