@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import reduce
 from operator import or_
-from types import CodeType
+from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin
 
 import msgspec
@@ -143,6 +143,8 @@ def read_function(function: Any, *, bound: bool) -> Function:
         signature = inspect.signature(function)
     except ValueError:
         raise UsageError(f"{name} has no signature to read; wrap it in a function") from None
+    except TypeError:  # it has the attributes of a function, and their values are no function's
+        signature = inspect.signature(MethodType(type(function).__call__, function))
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
