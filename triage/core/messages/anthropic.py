@@ -13,8 +13,8 @@ from triage.core.steps import Usage
 from .base import (
     Answer,
     Asked,
+    BlockWire,
     Message,
-    ProviderWire,
     Result,
     Role,
     Tell,
@@ -33,7 +33,7 @@ _SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 _THOUGHTS = ("thinking", "redacted_thinking")
 
 
-class AnthropicWire(ProviderWire):
+class AnthropicWire(BlockWire):
     """Results are blocks that open the user's turn after the one that calls tools."""
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
@@ -74,15 +74,11 @@ class AnthropicWire(ProviderWire):
         block = {"type": "tool_result", "tool_use_id": asked.id, "content": text}
         return {**block, "is_error": True} if failed else block
 
-    def held(self, message: Any) -> list[Any]:
-        return [block for block in _content(message) if _is_result(block)]
+    def blocks(self, message: Any) -> list[Any]:
+        return _content(message)
 
-    def joined(self, results: list[Any], message: Any | None) -> list[Any]:
-        if message is None:
-            return [{"role": "user", "content": results}]
-        rest = [block for block in _content(message) if not _is_result(block)]
-        content = [*results, *rest]
-        return [{**as_data(message), "content": content}] if content else []
+    def is_result(self, block: Any) -> bool:
+        return _is_result(block)
 
     def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
         blocks = _content(message)

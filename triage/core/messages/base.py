@@ -991,3 +991,25 @@ class ProviderWire(Wire):
     @abstractmethod
     def declared(self, name: str, description: str | None, schema: Any) -> dict[str, Any]:
         """Declare a tool for a request. schema: JSON Schema of its arguments, None if not known."""
+
+
+class BlockWire(ProviderWire):
+    """A form whose messages hold blocks, with the results among those of a user's message."""
+
+    @abstractmethod
+    def blocks(self, message: Any) -> list[Any]:
+        """Return the blocks of a message, in a list of their own."""
+
+    @abstractmethod
+    def is_result(self, block: Any) -> bool:
+        """Whether a block is the result of a call."""
+
+    def held(self, message: Any) -> list[Any]:
+        return [block for block in self.blocks(message) if self.is_result(block)]
+
+    def joined(self, results: list[Any], message: Any | None) -> list[Any]:
+        if message is None:
+            return [{"role": "user", "content": results}]
+        rest = [block for block in self.blocks(message) if not self.is_result(block)]
+        content = [*results, *rest]
+        return [{**as_data(message), "content": content}] if content else []

@@ -14,8 +14,8 @@ from triage.core.steps import Usage
 from .base import (
     Answer,
     Asked,
+    BlockWire,
     Message,
-    ProviderWire,
     Result,
     Shrink,
     Tell,
@@ -32,7 +32,7 @@ _SILENT = ("reasoningContent", "cachePoint")
 """Blocks that say nothing to the other side."""
 
 
-class ConverseWire(ProviderWire):
+class ConverseWire(BlockWire):
     """Results are blocks that open the user's turn after the one that calls tools; turns alternate."""
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
@@ -71,15 +71,11 @@ class ConverseWire(ProviderWire):
         # A status is not taken by every model, so a failure is told by its text alone.
         return {"toolResult": {"toolUseId": asked.id, "content": [{"text": text}]}}
 
-    def held(self, message: Any) -> list[Any]:
-        return [block for block in _content(message) if _is_result(block)]
+    def blocks(self, message: Any) -> list[Any]:
+        return _content(message)
 
-    def joined(self, results: list[Any], message: Any | None) -> list[Any]:
-        if message is None:
-            return [{"role": "user", "content": results}]
-        rest = [block for block in _content(message) if not _is_result(block)]
-        content = [*results, *rest]
-        return [{**as_data(message), "content": content}] if content else []
+    def is_result(self, block: Any) -> bool:
+        return _is_result(block)
 
     def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
         blocks = _content(message)
