@@ -400,7 +400,7 @@ class UnfinishedStream(ConnectionError):
 
 
 class Stream:
-    """A model call whose answer is streamed: see `Seam.stream`.
+    """A model call that is begun and ended by hand, as its answer may come in pieces: see `Seam.stream`.
 
     known: the recorded answer, for the framework. None: it must be asked for.
     """

@@ -132,11 +132,10 @@ class Overheard:
 
 def _is_result(step: Step, asked: Asked) -> bool:
     """Whether a recorded step is that of a call. A server's name may stand before the tool's."""
-    named = step.tool_called or ""
-    own = named.rpartition(".")[2]
-    return answered_by(step if own == named else replace(step, tool_called=own), asked) or (
-        own != named and answered_by(step, asked)
-    )
+    if answered_by(step, asked):
+        return True
+    server, _, own = (step.tool_called or "").rpartition(".")
+    return bool(server) and answered_by(replace(step, tool_called=own), asked)
 
 
 def _common(known: list[Any], messages: list[Any]) -> int:

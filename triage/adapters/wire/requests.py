@@ -226,9 +226,10 @@ class ModelRequest:
             if self._stream is not None:
                 self._stream.asks(guidance.model)
         wire, name = endpoint.wire, endpoint.messages
-        messages = wire.shrunk(body.get(name) or [], Shrink.of(guidance, self.run))
+        shrink = Shrink.of(guidance, self.run)
+        messages = wire.shrunk(body.get(name) or [], shrink)
         if not isinstance(messages, str) and not is_continued(body):
-            messages = self._repaired(messages)
+            messages = self._repaired(messages, is_given=shrink is None)
         hint = guidance_text(guidance) if self._hint else None
         body[name] = wire.hinted(messages, hint)
         if body == given:
@@ -241,13 +242,16 @@ class ModelRequest:
             return None
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
-    def _repaired(self, messages: list[Any]) -> list[Any]:
-        """The messages with a result for each call. Those that an earlier request had sent have theirs."""
+    def _repaired(self, messages: list[Any], *, is_given: bool) -> list[Any]:
+        """The messages with a result for each call. Those that an earlier request had sent have theirs.
+
+        is_given: they are the client's own, none of them left out.
+        """
         before = self._conversation
-        known = before.known if before.whole and messages is before.messages else 0
+        known = before.known if before.whole and is_given else 0
         new = messages[known:]
         made = repaired(self._endpoint.wire, new).messages
-        before.whole = made == new and messages is before.messages
+        before.whole = made == new and is_given
         return messages if before.whole else [*messages[:known], *made]
 
     def tee(self, recording: Stream, status: int, headers: Iterable[tuple[str, str]]) -> Tee:
