@@ -8,7 +8,7 @@ conversation may continue with the turns of earlier attempts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +31,17 @@ from triage.core.messages.base import LOST, Asked, Outcome, Repaired, Wire, outc
 from triage.core.messages.chat import CHAT
 from triage.core.messages.gemini import GEMINI
 from triage.core.messages.responses import RESPONSES
-from triage.engine import CANCELLATIONS, IDS, MODEL, Guidance, Recorder, current, tally
+from triage.engine import (
+    CANCELLATIONS,
+    MODEL,
+    Guidance,
+    Recorder,
+    answered_by,
+    answers,
+    asked_in,
+    current,
+    tally,
+)
 
 CONVERSATION = "conversation"
 """Key in the metadata of a model's step: its conversation, where an attempt can have several."""
@@ -106,23 +116,6 @@ def repair_gemini(contents: Iterable[Any]) -> Repaired:
 def is_cut_off(step: Step) -> bool:
     """Whether a call was stopped while it ran, so that its error does not tell what it did."""
     return step.exception_type in CANCELLATIONS
-
-
-def answers(step_id: str | None, step_name: str | None, step_input: Any, asked: Asked) -> bool:
-    """Whether a recorded call is the one that a model asked for; compared by id where that is known."""
-    if step_id is not None:
-        return step_id == asked.id
-    given = asked.arguments if isinstance(asked.arguments, Mapping) else {}
-    taken = step_input if isinstance(step_input, Mapping) else {}
-    return step_name == asked.name and all(taken.get(key) == given[key] for key in given)
-
-
-def answered_by(step: Step, asked: Asked) -> bool:
-    """Whether this step is the result of a call that a model asked for."""
-    if step.tool_called is None:
-        return False
-    id_ = (step.metadata or {}).get("id")
-    return answers(id_, step.tool_called, step.tool_input, asked)
 
 
 def passes_all(run: Recorder, adapter: str) -> None:
@@ -236,16 +229,6 @@ class _Reading:
             if call.key == key:
                 call.outcome = outcome
                 return
-
-
-def asked_in(step: Step) -> Iterator[Asked]:
-    """The calls that a model asked for, with their ids where those are known."""
-    found = step.tool_output if isinstance(step.tool_output, list) else []
-    ids = (step.metadata or {}).get(IDS) or ()
-    for at, call in enumerate(found):
-        if isinstance(call, Mapping) and isinstance(call.get("tool"), str):
-            id_ = ids[at] if at < len(ids) else ""
-            yield Asked(id_, call["tool"], call.get("arguments"))
 
 
 def _is_same(known: Asked, asked: Asked) -> bool:

@@ -22,6 +22,7 @@ from .approvals import (
     wait_for_answer,
     waits_for,
 )
+from .asked_calls import answered_by, answers, asked_in
 from .call_keys import SAID, tally, within_call
 from .calls import (
     Begun,
@@ -142,9 +143,12 @@ __all__ = [
     "Tool",
     "Watching",
     "agent",
+    "answered_by",
+    "answers",
     "answers_to",
     "approved_before",
     "ask",
+    "asked_in",
     "asked_inside_by",
     "asks_about",
     "asks_of",

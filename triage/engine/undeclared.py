@@ -5,14 +5,16 @@ Where the function is called again, they would be made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from triage.core import ApprovalAsked, Event, RunResumed, Step, StepRecorded, names_a_change
+from triage.core import ApprovalAsked, Event, RunResumed, StepRecorded, names_a_change
 from triage.core.constructors import Struct
+from triage.core.messages.base import Asked
 from triage.core.quoting import as_json
 
-from .approvals import IDS, MODEL
+from .approvals import MODEL
+from .asked_calls import answered_by, asked_in
 
 SEEN = "wire"
 """In the metadata of a step: it was read off a conversation with a model."""
@@ -42,22 +44,21 @@ def undeclared_changes(events: Iterable[Event], known: Iterable[str]) -> list[Ch
     known: tools that record their calls.
     """
     recorded = set(known)
-    waiting: list[tuple[str | None, Change]] = []
+    waiting: list[Asked] = []
     found: list[Change] = []
     for event in events:
         if isinstance(event, ApprovalAsked) and event.kind == "call":
-            recorded.add(
-                event.subject.rsplit(":", 2)[0]
-            )  # which would record its call, once approved
+            # It would record its call, once approved.
+            recorded.add(event.subject.rsplit(":", 2)[0])
         elif isinstance(event, RunResumed):
             waiting, found = [], []
         elif isinstance(event, StepRecorded):
             step = event.step
             is_seen = (step.metadata or {}).get(SEEN) is True
             if step.action == MODEL:
-                waiting += _asked(step) if is_seen else ()
+                waiting += asked_in(step) if is_seen else ()
             elif step.tool_called is not None:
-                asked = next((one for one in waiting if _is_of(step, *one)), None)
+                asked = next((one for one in waiting if answered_by(step, one)), None)
                 if asked is not None:
                     waiting.remove(asked)
                 if is_seen and _is_change(step.tool_called, recorded):
@@ -65,27 +66,8 @@ def undeclared_changes(events: Iterable[Event], known: Iterable[str]) -> list[Ch
                     found.append(
                         Change(step.tool_called, step.tool_input, ended=True, result=result)
                     )
-    return [*found, *(one for _, one in waiting if _is_change(one.tool, recorded))]
-
-
-def _asked(step: Step) -> Iterable[tuple[str | None, Change]]:
-    ids = (step.metadata or {}).get(IDS) or []
-    calls = step.tool_output if isinstance(step.tool_output, list) else []
-    for at, call in enumerate(calls):
-        if isinstance(call, Mapping) and isinstance(call.get("tool"), str):
-            id_ = ids[at] if at < len(ids) else None
-            yield (id_ or None), Change(call["tool"], call.get("arguments"))
-
-
-def _is_of(step: Step, id_: str | None, call: Change) -> bool:
-    own = (step.metadata or {}).get("id")
-    if own is not None and id_ is not None:
-        return bool(own == id_)
-    if step.tool_called != call.tool:
-        return False
-    given = call.arguments if isinstance(call.arguments, Mapping) else {}
-    taken = step.tool_input if isinstance(step.tool_input, Mapping) else {}
-    return all(taken.get(key) == value for key, value in given.items())
+    open_ = [one for one in waiting if _is_change(one.name, recorded)]
+    return [*found, *(Change(one.name, one.arguments) for one in open_)]
 
 
 def _is_change(tool: str, recorded: set[str]) -> bool:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from triage.adapters.conversations import answered_by
 from triage.adapters.tools import Mistakes, tools_by_name
 from triage.core import Step
 from triage.core.messages.base import Answer, Asked, ProviderWire, Result, listed, text_of
-from triage.engine import SEEN, Run, tally
+from triage.engine import SEEN, Run, answered_by, tally
 
 if TYPE_CHECKING:
     from .requests import Tee
