@@ -23,9 +23,11 @@ assert ANSWERS  # its module has the clients read what machine they are on
 TURNS = 10
 LOOKED_UP: dict[str, Any] = {"query": {"type": "string"}}
 CHARGED: dict[str, Any] = {"cents": {"type": "integer"}}
+SENT: dict[str, Any] = {"to": {"type": "string"}}
 PARAMETERS = {
     "search": {"type": "object", "properties": LOOKED_UP, "required": ["query"]},
     "charge": {"type": "object", "properties": CHARGED, "required": ["cents"]},
+    "send": {"type": "object", "properties": SENT, "required": ["to"]},
 }
 
 
