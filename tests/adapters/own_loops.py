@@ -239,7 +239,7 @@ def anthropic_messages_sync(url: str, *, stream: bool) -> Generator[Ask]:
         yield ask
 
 
-def _genai(url: str, **options: Any) -> genai.Client:
+def genai_client(url: str, **options: Any) -> genai.Client:
     return genai.Client(api_key="x", http_options=types.HttpOptions(base_url=url, **options))
 
 
@@ -258,7 +258,7 @@ def _parts(pieces: list[types.GenerateContentResponse]) -> list[types.Part]:
 
 @asynccontextmanager
 async def google_aiohttp(url: str, *, stream: bool) -> AsyncGenerator[Ask]:
-    async with _google(_genai(url), stream=stream) as ask:
+    async with _google(genai_client(url), stream=stream) as ask:
         yield ask
 
 
@@ -266,7 +266,7 @@ async def google_aiohttp(url: str, *, stream: bool) -> AsyncGenerator[Ask]:
 async def google_httpx(url: str, *, stream: bool) -> AsyncGenerator[Ask]:
     async with (
         httpx2.AsyncClient() as client,
-        _google(_genai(url, httpx_async_client=client), stream=stream) as ask,
+        _google(genai_client(url, httpx_async_client=client), stream=stream) as ask,
     ):
         yield ask
 
@@ -287,7 +287,7 @@ async def _google(client: genai.Client, *, stream: bool) -> AsyncGenerator[Ask]:
 
 @contextmanager
 def google_sync(url: str, *, stream: bool) -> Generator[Ask]:
-    with _genai(url) as client:
+    with genai_client(url) as client:
 
         def ask(contents: Any) -> Any:
             given: dict[str, Any] = {"model": "m", "contents": contents, "config": CONFIG}

@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
 import agents as sdk
@@ -13,6 +14,7 @@ import anthropic
 import httpx2
 import openai
 import pydantic_ai
+from google.genai import types
 from langchain.agents import create_agent
 from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI
@@ -38,7 +40,7 @@ from triage.testing.adapter_contract import (
     says,
 )
 
-from .own_loops import CLIENTS, Chat, Messages, own_loop
+from .own_loops import CLIENTS, Chat, Messages, genai_client, own_loop
 
 sdk.set_tracing_disabled(disabled=True)
 TASK = "Book the table."
@@ -406,6 +408,39 @@ async def _sdk_inside_streamed(tools: Tools, url: str) -> AsyncGenerator[Make]:
             return read(result.final_output)
 
         yield functools.partial(Agent, agent)
+
+
+@way("google-genai, its own loop", FUNCTION)
+async def _genai_loop(tools: Tools, url: str) -> AsyncGenerator[Make]:
+    config = types.GenerateContentConfig(tools=[*tools.asynchronous])
+    async with genai_client(url).aio as client:
+
+        async def agent(task: str) -> str:
+            done = await client.models.generate_content(model="m", contents=task, config=config)
+            return read(done.text or "")
+
+        yield functools.partial(Agent, agent)
+
+
+@way("Google ADK", FUNCTION)
+async def _adk_inside(tools: Tools, url: str) -> AsyncGenerator[Make]:
+    adk: Any = import_module("google.adk.agents")
+    runners: Any = import_module("google.adk.runners")
+    model = import_module("google.adk.models").Gemini(model="gemini-m")
+    vars(model)["api_client"] = genai_client(url)
+    clerk = adk.LlmAgent(name="clerk", model=model, tools=tools.asynchronous)
+
+    async def agent(task: str) -> str:
+        runner = runners.InMemoryRunner(clerk, app_name="app")
+        session = await runner.session_service.create_session(app_name="app", user_id="u")
+        said = types.UserContent(task)
+        last = ""
+        async for event in runner.run_async(user_id="u", session_id=session.id, new_message=said):
+            if event.is_final_response() and event.content:
+                last = "".join(part.text or "" for part in event.content.parts or ())
+        return read(last)
+
+    yield functools.partial(Agent, agent)
 
 
 # Outcomes -------------------------------------------------------------------------------------------
