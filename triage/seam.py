@@ -23,6 +23,9 @@ from typing import Any, NamedTuple
 
 from anyio import to_thread
 
+from triage.engine.run import open_attempts
+from triage.engine.threads import carry
+
 __all__ = ["install", "is_off"]
 
 VARIABLE = "TRIAGE_SEAM"
@@ -72,6 +75,7 @@ def install(current: ContextVar[Any]) -> None:
             return
         finder = _Finder(current)
         sys.meta_path.insert(0, finder)
+    carry()
     for name in _LIBRARIES:
         if name in sys.modules:
             finder.patch(sys.modules[name])
@@ -125,7 +129,7 @@ def _seen(original: Any, current: ContextVar[Any], make: Callable[[], Any]) -> A
 
         @functools.wraps(original)
         async def asynchronous(*args: Any, **kwargs: Any) -> Any:
-            if current.get() is None:
+            if current.get() is None and not open_attempts:
                 return await original(*args, **kwargs)
             if not made:  # files are read for it, which an event loop is not to wait for
                 made.append(await to_thread.run_sync(make))
@@ -135,7 +139,7 @@ def _seen(original: Any, current: ContextVar[Any], make: Callable[[], Any]) -> A
 
     @functools.wraps(original)
     def synchronous(*args: Any, **kwargs: Any) -> Any:
-        if current.get() is None:
+        if current.get() is None and not open_attempts:
             return original(*args, **kwargs)
         if not made:
             made.append(make())

@@ -449,7 +449,8 @@ async def _stream_attempt(
         generator = function.function(run.session.task, **filled)
     try:
         while True:
-            tokens = [var.set(value) for var, value in [(current, run), *placed]]
+            variables: list[tuple[Any, Any]] = [(current, run), *placed]
+            tokens = [var.set(value) for var, value in variables]
             try:
                 item = await _next_item(generator, run)
             except StopAsyncIteration:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
+from itertools import count
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,7 +25,8 @@ from triage.adapters.calls import (
 from triage.adapters.conversations import guidance_text, records_models, repaired
 from triage.core import TriageError, child_logger
 from triage.core.messages.base import Answer, Shrink, mapping, max_tokens_of, text_or_none
-from triage.engine import Run, calling, current
+from triage.engine import Recorder, Run, calling, current
+from triage.engine.run import open_attempts
 
 from .bodies import DONE, Kept, Reader, answer_in, content_type, is_stream, kept
 from .conversations import Overheard, overheard
@@ -59,13 +62,37 @@ def untouched(method: str, path: str, *, explicit: bool = False) -> bool:
 
     explicit: it is seen also where the agent's seam is off, and in the attempts of adapters.
     """
+    if method.upper() != "POST" or _passing.get() or not knows(path):
+        return True
     run = current.get()
-    if run is None or method.upper() != "POST" or _passing.get() or not knows(path):
+    if run is None or current.is_left_behind:
+        note_unseen()
         return True
     call = calling.get()
     if call is not None and call.kind in ("model", "judge"):  # it is part of a recorded call
         return True
     return not explicit and (run.session.config.seam == "off" or records_models(run))
+
+
+_unseen = count(1)
+
+
+def note_unseen() -> None:
+    """A model is asked outside of any run while attempts go on: say once what that may mean."""
+    if not current.is_unknown or not any(map(_is_seen, list(open_attempts.values()))):
+        return
+    number = next(_unseen)
+    _log.log(
+        logging.WARNING if number == 1 else logging.DEBUG,
+        "a request to a model was made outside of any run while runs go on (%d so far): it is not "
+        "recorded. If an agent made it, in a thread or task that was started before its run, give the "
+        "work its context: contextvars.copy_context().run(…). Otherwise nothing is amiss",
+        number,
+    )
+
+
+def _is_seen(run: Recorder) -> bool:
+    return not (run.over or records_models(run))
 
 
 class RefusedRequest(Exception):
