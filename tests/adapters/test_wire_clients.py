@@ -11,7 +11,7 @@ from benches import Texts
 from blockbuster import BlockBuster
 from tables import covering
 
-from triage import Agent
+from triage import Agent, Durability, TriageSuspendedError
 from triage.core import Retry
 from triage.strategies import FailurePolicy
 from triage.testing.adapter_contract import (
@@ -27,6 +27,7 @@ from triage.testing.adapter_contract import (
     play,
     says,
 )
+from triage.testing.faults import Answer, status_error
 
 from .own_loops import BOTH, CLIENTS, own_loop
 
@@ -46,7 +47,10 @@ def _theirs(never_blocked: BlockBuster) -> None:
 
 
 class OwnLoop(Texts):
-    """A plain loop, which knows nothing of us but that its tools are declared."""
+    """A plain loop, which knows nothing of us but that its tools are declared.
+
+    With the option `durability` they are not: what they do is seen on the wire alone.
+    """
 
     offers = frozenset[str]({"endings"})
 
@@ -59,6 +63,8 @@ class OwnLoop(Texts):
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         tools: dict[str, Any] = {tool.__name__: tool for tool in world.tools()}
+        if "durability" in options:
+            tools = {name: tool.__wrapped__ for name, tool in tools.items()}
         async with own_loop(self._client, url, tools, stream=self._stream) as agent:
             yield Agent(agent, **options)
 
@@ -90,6 +96,27 @@ async def wrong_arguments(bench: Any) -> None:
     assert refused == [({"euros": 3}, "InvalidArguments")], f"the refused calls are {refused}"
 
 
+async def carried(bench: Any) -> None:
+    """A tool fails behind a change that nothing has recorded: the model goes on from its earlier turns."""
+    unavailable = status_error(Answer(503, "Service unavailable."), None)
+    rules = (Rule(says("done"), "found 17"), Rule(SEARCH, "receipt 5"), Rule(CHARGE))
+    script = Script(rules, tools={"search": (unavailable, "found 17")})
+    done = await play(bench, script, policy=RETRY, durability=Durability(undeclared="carry"))
+    done.check_done(deeds=["charge(300)", "search(x)", "search(x)"], requests=4)
+
+
+async def held_back(bench: Any) -> None:
+    """The model asks once more for a change that was made: a person is asked before the agent sees that."""
+    unavailable = status_error(Answer(503, "Service unavailable."), None)
+    broken = Rule(CHARGE, "This call has no result")
+    rules = (Rule(says("done"), "found 17"), broken, Rule(SEARCH, "receipt 5"), Rule(CHARGE))
+    script = Script(rules, tools={"search": (unavailable, "found 17")})
+    done = await play(bench, script, policy=RETRY, durability=Durability(undeclared="carry"))
+    assert done.world.deeds == ["charge(300)", "search(x)"], done.world.deeds
+    assert isinstance(done.error, TriageSuspendedError), done.error
+    assert "asks for it once more" in str(done.error)
+
+
 _CONTRACT = {one.__name__: one for one in owed_scenarios}
 SCENARIOS: dict[str, Scenario] = {
     "retried after 503": mended,
@@ -98,6 +125,8 @@ SCENARIOS: dict[str, Scenario] = {
     "told of wrong arguments": wrong_arguments,
     "pays once": _CONTRACT["unavailable_tool"],
     "goes on after its death": _CONTRACT["crash_and_resume"],
+    "goes on with its turns": carried,
+    "asks before a change is repeated": held_back,
 }
 ROWS = covering(
     CLIENTS,

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from triage.core import (
     WITHIN,
+    ApprovalAsked,
     Attempt,
     CallFinished,
     CallStarted,
@@ -40,6 +41,8 @@ from triage.engine import (
     answers,
     asked_in,
     current,
+    goes_on,
+    is_held,
     tally,
 )
 
@@ -154,6 +157,8 @@ class _Reading:
             match event:
                 case StepRecorded(step=step):
                     self._take(step)
+                case ApprovalAsked(kind="call", subject=subject) if is_held(subject):
+                    self._hold()
                 case CallStarted(key=key, tool=tool, kind="tool" | "run" | ""):
                     self._recorded.add(tool)
                     self._running[key] = (tool, event.arguments)
@@ -181,6 +186,12 @@ class _Reading:
             if of_seam or asked.name in self._recorded
             else outcome_unknown(asked)
         )
+
+    def _hold(self) -> None:
+        """Note that the last answer was never given on."""
+        for call in self._calls:
+            if call.model == self._calls[-1].model and call.waits:
+                call.waits, call.outcome = False, Outcome("not_made")
 
     def _take(self, step: Step) -> None:
         metadata = step.metadata or {}
@@ -244,7 +255,7 @@ class Turn(NamedTuple):
     kind: `model`, with the answer as `form.dump` gave it for `value`, or `tool`, with its result. name: the
     tool, or the owner of the model. id: the model's id of a tool call, or None. error: what the tool failed
     with, or None. arguments: the tool's. key: of the recorded call; None for one that never ran.
-    conversation: which one it belongs to, where an attempt has several.
+    conversation: which one it belongs to, where an attempt has several. said: what the model was told.
     """
 
     kind: Literal["model", "tool"]
@@ -255,6 +266,7 @@ class Turn(NamedTuple):
     arguments: Any = None
     key: str | None = None
     conversation: str = ""
+    said: Any = None
 
     def answers(self, id_: str, name: str, arguments: Any) -> bool:
         """Whether this turn of a tool is the result of a call that a model asked for."""
@@ -262,15 +274,21 @@ class Turn(NamedTuple):
 
 
 def carried(run: Recorder) -> tuple[Turn, ...]:
-    """The turns of earlier attempts that a conversation of this one may begin with, after a Replan.
+    """The turns of earlier attempts that a conversation of this one may begin with, after a Replan, and
+    where changes that nothing has recorded would be made again otherwise.
 
-    Report each turn that it does begin with by `use`.
+    Report each turn that it does begin with by `use`. Empty for a function that may keep other state.
     """
+    state = run.session.state
+    if not (state.carried or goes_on(run.session) or records_models(run)):
+        return ()
     steps: list[tuple[int, Step]] = []
     seen: set[FailureType] = set()
-    for past in run.session.state.history:
+    for past in state.history:
         action = past.action
-        if isinstance(action, Replan):
+        if past.number + 1 in state.carried:
+            steps += [(past.number, step) for step in past.trajectory.steps]
+        elif isinstance(action, Replan):
             steps = [] if _starts_fresh(past, seen) else steps + list(_steps_kept(past))
         elif isinstance(action, Rollback):
             steps = []  # its calls are given again one by one
@@ -356,7 +374,8 @@ def _turns(run: Recorder, steps: list[tuple[int, Step]]) -> Iterator[Turn]:
             if value is not None:
                 conversation = metadata.get(CONVERSATION, "")
                 name = key.rsplit(":", 2)[0]
-                yield Turn("model", name, value, key=key, conversation=conversation)
+                said = step.tool_input
+                yield Turn("model", name, value, key=key, conversation=conversation, said=said)
         elif step.tool_called is not None:
             yield Turn(
                 "tool",

@@ -23,7 +23,7 @@ from .approvals import (
     waits_for,
 )
 from .asked_calls import answered_by, answers, asked_in
-from .call_keys import SAID, tally, within_call
+from .call_keys import SAID, says_the_same, tally, within_call
 from .calls import (
     Begun,
     Reused,
@@ -86,7 +86,7 @@ from .tools import (
     tool_of,
     tries_of,
 )
-from .undeclared import SEEN
+from .undeclared import GOES_ON, SEEN, Change, goes_on, hold_back, is_held, open_changes
 
 __all__ = [
     "ANSWER",
@@ -95,6 +95,7 @@ __all__ = [
     "CANCELLATIONS",
     "CUT",
     "ELSEWHERE",
+    "GOES_ON",
     "IDS",
     "MODEL",
     "SAID",
@@ -112,6 +113,7 @@ __all__ = [
     "Brief",
     "CallDenied",
     "CapabilityFacts",
+    "Change",
     "Checks",
     "Cleaner",
     "Compensator",
@@ -168,7 +170,10 @@ __all__ = [
     "first_answer",
     "foretell",
     "fork",
+    "goes_on",
+    "hold_back",
     "is_about_call",
+    "is_held",
     "judging",
     "lease_of",
     "manifest_of",
@@ -177,6 +182,7 @@ __all__ = [
     "model",
     "not_asked",
     "note_try",
+    "open_changes",
     "point_of_return",
     "position_of",
     "question_at",
@@ -185,6 +191,7 @@ __all__ = [
     "report_of",
     "resolve",
     "restored",
+    "says_the_same",
     "schema_of",
     "shown",
     "standing",

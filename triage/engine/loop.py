@@ -249,6 +249,7 @@ def next_attempt(session: Session, following: Next) -> Run:
         keep_state=following.keep_state,
         inject=tuple(guidance.inject) if guidance.inject else (),
         returns_to=following.returns_to,
+        carries=following.carries,
     )
     if session.busy:
         session.begin(event)

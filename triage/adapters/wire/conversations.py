@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -9,7 +10,9 @@ from msgspec.structs import replace
 from triage.adapters.tools import Mistakes, tools_by_name
 from triage.core import Step
 from triage.core.messages.base import Answer, Asked, ProviderWire, Result, listed, text_of
-from triage.engine import SEEN, Run, answered_by, tally
+from triage.engine import SEEN, Run, answered_by, hold_back, open_changes, tally
+
+from .carrying import Carried, Carrying
 
 if TYPE_CHECKING:
     from .requests import Tee
@@ -31,11 +34,14 @@ def overheard(run: Run) -> Overheard:
 class Conversation:
     """The messages of a request. known: how many of them an earlier one had sent.
 
-    whole: each call in it has its result, and each result its call.
+    whole: each call in it has its result, and each result its call. name: tells it from others in the
+    attempt, empty for the first one. carried: the turns of earlier attempts in it; None without any.
     """
 
-    def __init__(self, messages: list[Any]) -> None:
+    def __init__(self, messages: list[Any], name: str = "", carried: Carried | None = None) -> None:
         self.messages = messages
+        self.name = name
+        self.carried = carried
         self.known = 0
         self.whole = False
 
@@ -43,27 +49,38 @@ class Conversation:
 class Overheard:
     """What the requests of one attempt have told.
 
-    open: streamed answers that are still being read.
+    open: streamed answers that are still being read. changes: those of earlier attempts that no tool has
+    recorded, and that are not to be made again.
     """
 
     def __init__(self, run: Run) -> None:
         self.open: list[Tee] = []
+        self.changes = open_changes(run.session) if run.replay is not None else []
         self._run = run
+        self._carrying = Carrying(run) if run.replay is not None else None
+        self._asked_for: list[Asked] = []
         self._calls: list[Asked] = []
         self._conversations: list[Conversation] = []
         self._tools: dict[str, Any] = {}
         self._mistakes = Mistakes()
         self._claimed: set[int] = set()
 
-    def sent(self, wire: ProviderWire, messages: Any, tools: Any) -> Conversation:
-        """Read a request before it is sent: results of earlier calls are steps."""
+    def sent(
+        self, wire: ProviderWire, messages: Any, tools: Any, *, begins: bool = True
+    ) -> Conversation:
+        """Read a request before it is sent: results of earlier calls are steps.
+
+        begins: with what it does not go on with, it may begin a conversation of the agent's own.
+        """
         for tee in list(self.open):
             tee.left()
         if tools:
             self._tools.update(tools_by_name(listed(tools)))
-        if not isinstance(messages, list):
+        if isinstance(messages, str):
+            messages = [wire.user(messages)]
+        elif not isinstance(messages, list):
             return Conversation([])
-        going_on = self._going_on(messages)
+        going_on = self._going_on(wire, messages, begins=begins)
         new = messages[going_on.known :]
         for result in [one for message in new for one in wire.read(message).results]:
             asked = self._asked(result, continued=going_on.known > 0)
@@ -81,6 +98,15 @@ class Overheard:
         new = [one for one in answer.calls if one.id not in known]
         self._calls += new
         self._mistakes.note(_ALL, new, self._tools)
+        self.hold(answer)
+        self._asked_for += answer.calls
+
+    def hold(self, answer: Answer) -> None:
+        """Stop where an answer asks for a change that an earlier attempt has made, or may have."""
+        asked = list(self._asked_for)
+        for one in answer.calls if self.changes else ():
+            asked.append(one)
+            hold_back(self._run, self.changes, asked)
 
     def ended(self) -> None:
         """The attempt has ended: what is still open is left, and calls without a result are noted."""
@@ -88,19 +114,29 @@ class Overheard:
             tee.left()
         self._mistakes.settle(self._run)
 
-    def _going_on(self, messages: list[Any]) -> Conversation:
+    def _going_on(self, wire: ProviderWire, messages: list[Any], *, begins: bool) -> Conversation:
         """The conversation that a request goes on with, or a new one."""
-        found, known = Conversation(messages), 0
+        found, known = None, 0
         for one in self._conversations:
-            count = _common(one.messages, messages)
-            if count > known:
-                found, known = one, count
-        if found.messages is messages:
+            common = _common(one.messages, messages)
+            if common > known and (one.carried is None or common >= one.carried.at):
+                found, known = one, common
+        if found is None:
+            carried = self._carrying.by(wire, messages) if begins and self._carrying else None
+            found = Conversation(messages, self._name(carried), carried)
             self._conversations.append(found)
             return found
         found.whole = found.whole and known == len(found.messages)
         found.messages, found.known = messages, known
         return found
+
+    def _name(self, carried: Carried | None) -> str:
+        """The name of a new conversation: that of the one it goes on with, else one of its own."""
+        if carried is not None:
+            return carried.name
+        taken = {one.name for one in self._conversations}
+        numbers = (str(number) for number in count(len(taken) + 1))
+        return "" if "" not in taken else next(one for one in numbers if one not in taken)
 
     def _asked(self, result: Result, *, continued: bool) -> Asked | None:
         """The call that a result answers; None for one of an earlier time."""

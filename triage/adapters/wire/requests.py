@@ -201,18 +201,24 @@ class ModelRequest:
         self._stream: Stream | None = None
         messages = self._body.get(self._endpoint.messages)
         tools = self._body.get("tools") or mapping(self._body.get("toolConfig")).get("tools")
-        self._conversation = self.overheard.sent(self._endpoint.wire, messages, tools)
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
         inside = within()
+        begins = not (inside or is_continued(self._body))
+        self._conversation = self.overheard.sent(
+            self._endpoint.wire, messages, tools, begins=begins
+        )
+        carried = self._conversation.carried
+        said_before = b"" if carried is None else json.dumps(carried.turns).encode()
         provider = self._endpoint.provider
         self._call = ModelCall(
             name=f"{provider} {inside}" if inside else provider,
             model=run.guidance.model or self._model(path),
             said=self._endpoint.wire.new_in(messages),
-            key=sha256(path.encode() + b"\n" + raw).hexdigest()[:_DIGITS],
+            key=sha256(path.encode() + b"\n" + raw + said_before).hexdigest()[:_DIGITS],
             form=Form(read=self._read),
             is_brief=is_brief(max_tokens_of(self._body)),
             is_seen=True,
+            conversation=self._conversation.name,
         )
 
     def _model(self, path: str) -> str:
@@ -254,9 +260,13 @@ class ModelRequest:
                 self._stream.asks(guidance.model)
         wire, name = endpoint.wire, endpoint.messages
         shrink = Shrink.of(guidance, self.run)
-        messages = wire.shrunk(body.get(name) or [], shrink)
+        messages, carried = body.get(name) or [], self._conversation.carried
+        if carried is not None and not is_continued(body):
+            given_by_client = [wire.user(messages)] if isinstance(messages, str) else messages
+            messages = carried.within(given_by_client)
+        messages = wire.shrunk(messages, shrink)
         if not isinstance(messages, str) and not is_continued(body):
-            messages = self._repaired(messages, is_given=shrink is None)
+            messages = self._repaired(messages, is_given=shrink is None and carried is None)
         hint = guidance_text(guidance) if self._hint else None
         body[name] = wire.hinted(messages, hint)
         if body == given:
@@ -287,6 +297,11 @@ class ModelRequest:
 
     def is_whole(self, pieces: list[Any]) -> bool:
         return self._endpoint.wire.is_whole(pieces)
+
+    def answer_of(self, pieces: list[Any]) -> Answer:
+        """What the pieces of a stream say together."""
+        wire = self._endpoint.wire
+        return wire.answer(wire.whole(pieces))
 
     def is_last(self, piece: Any) -> bool:
         """Whether nothing comes behind this event of a stream."""
@@ -361,6 +376,9 @@ class Tee:
                 return
             if piece != DONE:
                 self._pieces.append(piece)
+                if self._overheard.changes and self._request.is_whole([piece]):
+                    # Readers may stop here, and do what they were asked to.
+                    self._overheard.hold(self._request.answer_of(self._pieces))
             if self._request.is_last(piece):
                 self._done()
                 return
