@@ -32,14 +32,14 @@ class World:
     """A model that asks for calls one after the other, and the tools that make them.
 
     calls: of each turn. fails: by the name of a tool, how many of its calls raise. die: the tool behind
-    whose first call the process dies. made: the calls.
+    whose first call the process dies; empty for none. made: the calls.
     """
 
-    def __init__(self, *calls: list[str], die: str = "", **fails: int) -> None:
+    def __init__(self, *calls: list[str], **fails: int) -> None:
         self.calls = calls
-        self.die = die
         self.fails = fails
         self.made: list[str] = []
+        self.die = ""
         self.down = 0
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -187,7 +187,8 @@ async def test_an_outage_of_the_model_is_waited_out_where_it_is_and_no_change_ma
 async def test_after_a_crash_it_is_asked_before_a_change_is_made_again(tmp_path: Path) -> None:
     """The process dies between the model's order and its next request: nobody knows what was done."""
 
-    world = World(["send_mail"], ["look"], die="look")
+    world = World(["send_mail"], ["look"])
+    world.die = "look"
     store = f"sqlite:///{tmp_path / 'runs.db'}"
     with pytest.raises(Dead):
         await world.agent(store=store, name="mails").run("t", run_id="run-1")
@@ -243,7 +244,8 @@ async def test_a_change_that_is_asked_for_once_more_waits_for_a_person(
 
 
 async def test_after_a_crash_the_model_goes_on_from_its_turns(tmp_path: Path) -> None:
-    world = World(["send_mail"], ["look"], die="look")
+    world = World(["send_mail"], ["look"])
+    world.die = "look"
     store = f"sqlite:///{tmp_path / 'runs.db'}"
     with pytest.raises(Dead):
         await world.agent(store=store, name="mails", durability=CARRY).run("t", run_id="run-1")
