@@ -52,6 +52,8 @@ CONVERSATION = "conversation"
 
 _SEAM = "seam"
 """Key in what an attempt remembers: the name of the adapter whose tools all pass through a seam."""
+_MODELS = "models"
+"""Key in what an attempt remembers: whether its models do as well."""
 
 
 def guidance_text(guidance: Guidance) -> str | None:
@@ -121,14 +123,23 @@ def is_cut_off(step: Step) -> bool:
     return step.exception_type in CANCELLATIONS
 
 
-def passes_all(run: Recorder, adapter: str) -> None:
-    """Note that this attempt records every tool call that this adapter's model asks for."""
+def passes_all(run: Recorder, adapter: str, *, models: bool) -> None:
+    """Note that this attempt records every tool call that this adapter's model asks for.
+
+    models: and all that its models are asked, so that nothing is recorded where it leaves.
+    """
     tally(run).beside[_SEAM] = adapter
+    tally(run).beside[_MODELS] = models
+
+
+def records_tools(run: Recorder) -> bool:
+    """Whether this attempt runs under an adapter, which records each tool call of its framework."""
+    return run.tally is not None and _SEAM in run.tally.beside
 
 
 def records_models(run: Recorder) -> bool:
-    """Whether this attempt runs under an adapter, which records what its framework's models are asked."""
-    return run.tally is not None and _SEAM in run.tally.beside
+    """Whether this attempt runs under an adapter that records what its framework's models are asked."""
+    return run.tally is not None and run.tally.beside.get(_MODELS) is True
 
 
 class _Call:
@@ -180,7 +191,9 @@ class _Reading:
             return outcome_unknown(asked)
         if call.outcome is not None:
             return call.outcome
-        of_seam = self._seam is not None and re.match(rf"{re.escape(self._seam)}[ :]", call.model)
+        seam = self._seam
+        # A loop inside of a tool may call others, and its name holds that of the tool behind a blank.
+        of_seam = seam is not None and re.match(rf"{re.escape(seam)}[ :]|[^ :]+:", call.model)
         return (
             Outcome("not_made")
             if of_seam or asked.name in self._recorded
@@ -280,7 +293,7 @@ def carried(run: Recorder) -> tuple[Turn, ...]:
     Report each turn that it does begin with by `use`. Empty for a function that may keep other state.
     """
     state = run.session.state
-    if not (state.carried or goes_on(run.session) or records_models(run)):
+    if not (state.carried or goes_on(run.session) or records_tools(run)):
         return ()
     steps: list[tuple[int, Step]] = []
     seen: set[FailureType] = set()

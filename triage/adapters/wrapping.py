@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, overload
 from msgspec.structs import replace
 
 from triage.core import Effect, UsageError, child_logger, misuse
-from triage.engine import Agent, Checks, Options, Run
+from triage.engine import RECORDS_TOOLS, Agent, Checks, Options, Run
 from triage.strategies import Policy, warn_of_retries
 
 from .base import Adapter
@@ -181,6 +181,7 @@ def wrap(
     async def attempt(task: Any, *, run: Run, **kwargs: Any) -> Any:
         return await adapted.run(task, run, kwargs)
 
+    setattr(attempt, RECORDS_TOOLS, True)
     attempt.__annotations__["return"] = adapted.result_type()
     name = getattr(target, "name", None)
     attempt.__name__ = attempt.__qualname__ = (

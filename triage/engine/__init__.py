@@ -72,7 +72,7 @@ from .refusals import About, Refusal, approved_before, asks_about, decline, desc
 from .report import Analysis, Brief, ErrorReporter, LLMAnalyst, Report, report_of
 from .resume import MissingArguments, Recovered
 from .returning import WAITS, Point, foretell, point_of_return
-from .run import Guidance, Recorder, current
+from .run import Guidance, Recorder, current, sees_requests
 from .tools import (
     TOOL_ATTRIBUTE,
     Compensator,
@@ -86,7 +86,16 @@ from .tools import (
     tool_of,
     tries_of,
 )
-from .undeclared import GOES_ON, SEEN, Change, goes_on, hold_back, is_held, open_changes
+from .undeclared import (
+    GOES_ON,
+    RECORDS_TOOLS,
+    SEEN,
+    Change,
+    goes_on,
+    hold_back,
+    is_held,
+    open_changes,
+)
 
 __all__ = [
     "ANSWER",
@@ -98,6 +107,7 @@ __all__ = [
     "GOES_ON",
     "IDS",
     "MODEL",
+    "RECORDS_TOOLS",
     "SAID",
     "SEEN",
     "TASK",
@@ -193,6 +203,7 @@ __all__ = [
     "restored",
     "says_the_same",
     "schema_of",
+    "sees_requests",
     "shown",
     "standing",
     "tally",

@@ -118,6 +118,11 @@ UNSTOPPABLE_GRACE = 10.0
 """Seconds waited for running unsafe calls without a timeout, where what comes next cuts them off."""
 
 
+def sees_requests(session: Session) -> bool:
+    """Whether the requests of a run are seen where they leave."""
+    return session.config.seam == "on" and not import_module(SEAM).is_off()
+
+
 class Recorder:
     """One attempt of a run as it records itself. Safe to use from tasks and threads of the attempt.
 

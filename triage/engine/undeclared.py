@@ -34,6 +34,8 @@ from .run import Recorder
 
 SEEN = "wire"
 """In the metadata of a step: it was read off a conversation with a model."""
+RECORDS_TOOLS = "__triage_records_tools__"
+"""True on functions that record each tool call that their models ask for."""
 GOES_ON = "__triage_goes_on__"
 """True on functions that hold no state beside the conversation with their model."""
 HOW_TO_GO_ON = (
@@ -84,7 +86,8 @@ def goes_on(session: Session) -> bool:
 
 def open_changes(session: Session) -> list[Change]:
     """The changes that another call of the function would repeat."""
-    if session.config.durability.undeclared == "retry":
+    recorded = getattr(session.config.function, RECORDS_TOOLS, False) is True
+    if recorded or session.config.durability.undeclared == "retry":
         return []
     stands = carries_turns(session)
     known = {call.tool for call in session.state.calls.values() if call.kind != "model"}

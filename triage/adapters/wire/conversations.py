@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from triage.adapters.tools import Mistakes, tools_by_name
-from triage.core import Step
-from triage.core.messages.base import Answer, Asked, ProviderWire, Result, listed, text_of
-from triage.engine import SEEN, Run, answered_by, hold_back, open_changes, tally
+from triage.core import ErrorInfo, Step
+from triage.core.messages.base import (
+    Answer,
+    Asked,
+    ProviderWire,
+    Result,
+    ending_of,
+    listed,
+    text_of,
+)
+from triage.engine import CUT, SEEN, Run, answered_by, hold_back, open_changes, tally
 
 from .carrying import Carried, Carrying
 
@@ -50,19 +58,26 @@ class Overheard:
     """What the requests of one attempt have told.
 
     open: streamed answers that are still being read. changes: those of earlier attempts that no tool has
-    recorded, and that are not to be made again.
+    recorded, and that are not to be made again. mistakes: calls that do not fit, while they may still be
+    made. last_error: what the agent's last model call raised, None once one has succeeded. ending: why its
+    last answer does not count, where it was cut off or refused. notes: what models are told beside the
+    hint. switches: whether another model's name is written into requests.
     """
 
     def __init__(self, run: Run) -> None:
         self.open: list[Tee] = []
         self.changes = open_changes(run.session) if run.replay is not None else []
+        self.last_error: BaseException | None = None
+        self.ending: ErrorInfo | None = None
+        self.notes: tuple[str, ...] = ()
+        self.switches = True
         self._run = run
         self._carrying = Carrying(run) if run.replay is not None else None
         self._asked_for: list[Asked] = []
         self._calls: list[Asked] = []
         self._conversations: list[Conversation] = []
         self._tools: dict[str, Any] = {}
-        self._mistakes = Mistakes()
+        self.mistakes = Mistakes()
         self._claimed: set[int] = set()
 
     def sent(
@@ -86,18 +101,26 @@ class Overheard:
             asked = self._asked(result, continued=going_on.known > 0)
             if asked is not None:
                 self._calls.remove(asked)
-                self._mistakes.take(asked.name, asked.arguments, asked.id or None)
+                self.mistakes.take(asked.name, asked.arguments, asked.id or None)
                 self._record(asked, result)
         return going_on
 
-    def answered(self, answer: Answer | None, _error: Exception | None) -> None:
+    def answered(self, answer: Answer | None, error: Exception | None, *, brief: bool) -> None:
+        """Note how a call of the agent's model has ended. brief: an answer that is cut off is intended."""
+        self.last_error = error
+        if error is not None:
+            return
+        told = None if answer is None or answer.calls else ending_of(answer.ended)
+        self.ending = None if brief and told is not None and told.type_name == CUT else told
+
+    def asked(self, answer: Answer | None) -> None:
         """Note the calls that an answer asks for."""
         if answer is None:
             return
         known = {one.id for one in self._calls if one.id}
         new = [one for one in answer.calls if one.id not in known]
         self._calls += new
-        self._mistakes.note(_ALL, new, self._tools)
+        self.mistakes.note(_ALL, new, self._tools)
         self.hold(answer)
         self._asked_for += answer.calls
 
@@ -112,7 +135,7 @@ class Overheard:
         """The attempt has ended: what is still open is left, and calls without a result are noted."""
         for tee in list(self.open):
             tee.left()
-        self._mistakes.settle(self._run)
+        self.mistakes.settle(self._run)
 
     def _going_on(self, wire: ProviderWire, messages: list[Any], *, begins: bool) -> Conversation:
         """The conversation that a request goes on with, or a new one."""

@@ -23,6 +23,7 @@ from triage.adapters.calls import (
     within,
 )
 from triage.adapters.conversations import guidance_text, records_models, repaired
+from triage.adapters.unheard import note_heard
 from triage.core import TriageError, child_logger
 from triage.core.messages.base import Answer, Shrink, mapping, max_tokens_of, text_or_none
 from triage.engine import Recorder, Run, calling, current
@@ -168,6 +169,7 @@ def model_request(
     if asked is None or not isinstance(run, Run):
         return None
     raw = content.encode() if isinstance(content, str) else content
+    note_heard()
     try:
         return ModelRequest(run, asked, path, raw, signed=_is_signed(headers), hint=hint)
     except TriageError:
@@ -203,6 +205,7 @@ class ModelRequest:
         tools = self._body.get("tools") or mapping(self._body.get("toolConfig")).get("tools")
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
         inside = within()
+        self._is_own = not inside
         begins = not (inside or is_continued(self._body))
         self._conversation = self.overheard.sent(
             self._endpoint.wire, messages, tools, begins=begins
@@ -212,7 +215,7 @@ class ModelRequest:
         provider = self._endpoint.provider
         self._call = ModelCall(
             name=f"{provider} {inside}" if inside else provider,
-            model=run.guidance.model or self._model(path),
+            model=(self._other_model or "") or self._model(path),
             said=self._endpoint.wire.new_in(messages),
             key=sha256(path.encode() + b"\n" + raw + said_before).hexdigest()[:_DIGITS],
             form=Form(read=self._read),
@@ -239,8 +242,17 @@ class ModelRequest:
     def begin(self) -> Stream:
         """Begin the recorded call, or find its recorded answer."""
         self.run.session.raise_held()
-        self._stream = Stream(self.run, self._call, self.overheard.answered)
+        self._stream = Stream(self.run, self._call, self._ended)
         return self._stream
+
+    def _ended(self, answer: Answer | None, error: Exception | None) -> None:
+        if self._is_own:
+            self.overheard.answered(answer, error, brief=self._call.is_brief)
+        self.overheard.asked(answer)
+
+    @property
+    def _other_model(self) -> str | None:
+        return self.run.guidance.model if self.overheard.switches else None
 
     def changed(self) -> bytes | None:
         """The body to send; None: as the client wrote it. Read when it is sent: the hint may come late."""
@@ -254,10 +266,11 @@ class ModelRequest:
         guidance = self.run.guidance
         endpoint, given = self._endpoint, self._body
         body = dict(given)
-        if guidance.model is not None and "model" in body:
-            body["model"] = guidance.model
+        other = self._other_model
+        if other is not None and "model" in body:
+            body["model"] = other
             if self._stream is not None:
-                self._stream.asks(guidance.model)
+                self._stream.asks(other)
         wire, name = endpoint.wire, endpoint.messages
         shrink = Shrink.of(guidance, self.run)
         messages, carried = body.get(name) or [], self._conversation.carried
@@ -267,7 +280,8 @@ class ModelRequest:
         messages = wire.shrunk(messages, shrink)
         if not isinstance(messages, str) and not is_continued(body):
             messages = self._repaired(messages, is_given=shrink is None and carried is None)
-        hint = guidance_text(guidance) if self._hint else None
+        told = (guidance_text(guidance), *self.overheard.notes) if self._hint else ()
+        hint = "\n".join(filter(None, told)) or None
         body[name] = wire.hinted(messages, hint)
         if body == given:
             return None
