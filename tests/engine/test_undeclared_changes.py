@@ -80,6 +80,9 @@ class World:
     def agent(
         self, tools: dict[str, Callable[..., Any]] | None = None, **options: Any
     ) -> Agent[Any]:
+        return Agent(self.loop(tools), environment=VirtualTime(), **options)
+
+    def loop(self, tools: dict[str, Callable[..., Any]] | None = None) -> Callable[[str], Any]:
         known = tools or {}
 
         async def loop(task: str) -> str:
@@ -102,7 +105,7 @@ class World:
                             {"role": "tool", "tool_call_id": one["id"], "content": found}
                         )
 
-        return Agent(loop, environment=VirtualTime(), **options)
+        return loop
 
 
 @pytest.mark.parametrize(
@@ -208,6 +211,18 @@ async def test_a_model_goes_on_from_its_turns_however_often_the_work_breaks_off(
     assert await world.agent(durability=CARRY).run("t") == "done"
     for name in ("send_mail", "delete_row"):
         assert world.made.count(name) == 1
+
+
+async def test_an_object_of_a_framework_goes_on_from_its_turns() -> None:
+    world = World(["send_mail"], ["look"], look=1)
+    loop = world.loop()
+
+    class Crew:
+        async def arun(self, task: str) -> str:
+            return str(await loop(task))
+
+    assert await triage.wrap(Crew(), environment=VirtualTime()).run("t") == "done"
+    assert world.made.count("send_mail") == 1
 
 
 async def test_a_person_may_have_the_model_of_a_bare_function_go_on(tmp_path: Path) -> None:
