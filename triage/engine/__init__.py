@@ -23,7 +23,7 @@ from .approvals import (
     waits_for,
 )
 from .asked_calls import answered_by, answers, asked_in
-from .call_keys import SAID, says_the_same, tally, within_call
+from .call_keys import SAID, tally, within_call
 from .calls import (
     Begun,
     Reused,
@@ -72,7 +72,7 @@ from .refusals import About, Refusal, approved_before, asks_about, decline, desc
 from .report import Analysis, Brief, ErrorReporter, LLMAnalyst, Report, report_of
 from .resume import MissingArguments, Recovered
 from .returning import WAITS, Point, foretell, point_of_return
-from .run import Guidance, Recorder, current, sees_requests
+from .run import Guidance, Recorder, current
 from .tools import (
     TOOL_ATTRIBUTE,
     Compensator,
@@ -86,16 +86,7 @@ from .tools import (
     tool_of,
     tries_of,
 )
-from .undeclared import (
-    GOES_ON,
-    RECORDS_TOOLS,
-    SEEN,
-    Change,
-    goes_on,
-    hold_back,
-    is_held,
-    open_changes,
-)
+from .undeclared import SEEN
 
 __all__ = [
     "ANSWER",
@@ -104,10 +95,8 @@ __all__ = [
     "CANCELLATIONS",
     "CUT",
     "ELSEWHERE",
-    "GOES_ON",
     "IDS",
     "MODEL",
-    "RECORDS_TOOLS",
     "SAID",
     "SEEN",
     "TASK",
@@ -123,7 +112,6 @@ __all__ = [
     "Brief",
     "CallDenied",
     "CapabilityFacts",
-    "Change",
     "Checks",
     "Cleaner",
     "Compensator",
@@ -180,10 +168,7 @@ __all__ = [
     "first_answer",
     "foretell",
     "fork",
-    "goes_on",
-    "hold_back",
     "is_about_call",
-    "is_held",
     "judging",
     "lease_of",
     "manifest_of",
@@ -192,7 +177,6 @@ __all__ = [
     "model",
     "not_asked",
     "note_try",
-    "open_changes",
     "point_of_return",
     "position_of",
     "question_at",
@@ -201,9 +185,7 @@ __all__ = [
     "report_of",
     "resolve",
     "restored",
-    "says_the_same",
     "schema_of",
-    "sees_requests",
     "shown",
     "standing",
     "tally",

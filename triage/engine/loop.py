@@ -249,7 +249,6 @@ def next_attempt(session: Session, following: Next) -> Run:
         keep_state=following.keep_state,
         inject=tuple(guidance.inject) if guidance.inject else (),
         returns_to=following.returns_to,
-        carries=following.carries,
     )
     if session.busy:
         session.begin(event)
@@ -450,8 +449,7 @@ async def _stream_attempt(
         generator = function.function(run.session.task, **filled)
     try:
         while True:
-            variables: list[tuple[Any, Any]] = [(current, run), *placed]
-            tokens = [var.set(value) for var, value in variables]
+            tokens = [var.set(value) for var, value in [(current, run), *placed]]
             try:
                 item = await _next_item(generator, run)
             except StopAsyncIteration:
