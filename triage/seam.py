@@ -23,6 +23,9 @@ from typing import Any, NamedTuple
 
 from anyio import to_thread
 
+from triage.engine.run import open_attempts
+from triage.engine.threads import carry
+
 __all__ = ["install", "is_off"]
 
 VARIABLE = "TRIAGE_SEAM"
@@ -64,17 +67,24 @@ def is_off() -> bool:
 def install(current: ContextVar[Any]) -> None:
     """See the requests of runs from now on, of libraries that are imported and of those that will be.
 
-    current: holds the attempt that the calling code is part of, None outside of any. Does nothing a second
-    time, and nothing where the environment says `TRIAGE_SEAM=off`.
+    current: holds the attempt that the calling code is part of, None outside of any. Does nothing where the
+    environment says `TRIAGE_SEAM=off`. A second time it patches again what somebody else has replaced
+    since: a cassette, say, puts back at its end what it found when it was imported.
     """
-    with _lock:
-        if is_off() or any(isinstance(one, _Finder) for one in sys.meta_path):
-            return
-        finder = _Finder(current)
-        sys.meta_path.insert(0, finder)
+    finder = next((one for one in sys.meta_path if isinstance(one, _Finder)), None)
+    if finder is None:
+        with _lock:
+            finder = next((one for one in sys.meta_path if isinstance(one, _Finder)), None)
+            if is_off():
+                return
+            if finder is None:
+                finder = _Finder(current)
+                sys.meta_path.insert(0, finder)
+        carry()
     for name in _LIBRARIES:
-        if name in sys.modules:
-            finder.patch(sys.modules[name])
+        library = sys.modules.get(name)
+        if library is not None:
+            finder.patch(library)
 
 
 class _Finder(MetaPathFinder):
@@ -82,6 +92,7 @@ class _Finder(MetaPathFinder):
 
     def __init__(self, current: ContextVar[Any]) -> None:
         self._current = current
+        self._missing: set[tuple[ModuleType, _Method]] = set()
         self._finding: ContextVar[bool] = ContextVar("triage_finding", default=False)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -98,18 +109,26 @@ class _Finder(MetaPathFinder):
 
     def patch(self, library: ModuleType) -> None:
         """Patch a library; one whose classes are others than those known stays as it is."""
+        if getattr(library.__spec__, "_initializing", False):  # it is patched when it is loaded
+            return
         for method in _LIBRARIES[library.__name__]:
             owner = getattr(library, method.owner, None)
             original = getattr(owner, method.name, None)
+            # Wrappers of others take the attributes of what they wrap.
+            if original is not None and getattr(original, "triage_seam", None) is original:
+                continue
             if original is None:
-                _log.warning(
-                    "%s has no %s.%s: requests through it are not seen; see TRIAGE_SEAM",
-                    library.__name__, method.owner, method.name,
-                )  # fmt: skip
+                if (library, method) not in self._missing:
+                    self._missing.add((library, method))
+                    _log.warning(
+                        "%s has no %s.%s: requests through it are not seen; see TRIAGE_SEAM",
+                        library.__name__, method.owner, method.name,
+                    )  # fmt: skip
                 continue
             made = _seen(
                 original, self._current, functools.partial(_reader, library, method, original)
             )
+            made.triage_seam = made
             setattr(owner, method.name, made)
 
 
@@ -125,7 +144,7 @@ def _seen(original: Any, current: ContextVar[Any], make: Callable[[], Any]) -> A
 
         @functools.wraps(original)
         async def asynchronous(*args: Any, **kwargs: Any) -> Any:
-            if current.get() is None:
+            if current.get() is None and not open_attempts:
                 return await original(*args, **kwargs)
             if not made:  # files are read for it, which an event loop is not to wait for
                 made.append(await to_thread.run_sync(make))
@@ -135,7 +154,7 @@ def _seen(original: Any, current: ContextVar[Any], make: Callable[[], Any]) -> A
 
     @functools.wraps(original)
     def synchronous(*args: Any, **kwargs: Any) -> Any:
-        if current.get() is None:
+        if current.get() is None and not open_attempts:
             return original(*args, **kwargs)
         if not made:
             made.append(make())

@@ -357,4 +357,4 @@ def test_what_is_no_session_is_refused() -> None:
     with pytest.raises(UsageError, match=r"record\(effects=\{'look': …\}\)"):
         record(Client(bank.server), effects={"look": "safe"})
     with pytest.raises(UsageError, match=r"triage\.adapters\.mcp\.record\(client\)"):
-        triage.wrap(Client(bank.server))  # type: ignore[call-overload]
+        triage.wrap(Client(bank.server))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,9 +37,52 @@ class Theirs(Adapter):
         return task, kwargs
 
 
-def test_an_object_that_no_adapter_knows_is_refused_with_the_way_out() -> None:
-    with pytest.raises(UsageError, match=r"knows no builtins.object.*adapter of your own"):
-        triage.wrap(object())  # type: ignore[call-overload]
+def test_an_object_that_nothing_runs_is_refused_with_the_way_out() -> None:
+    class Two(Framework):
+        async def run(self, user: str, text: str) -> str:
+            return user + text
+
+    for target in (object(), Two(), Two):
+        with pytest.raises(
+            UsageError, match=r"no method by which \w+ is run; give Agent a function"
+        ):
+            triage.wrap(target)
+
+
+class Awaited:
+    async def arun(self, task: str, *, times: int = 1) -> str:
+        return task * times
+
+    def run(self, task: str) -> str:
+        raise AssertionError("a thread is needed for it")
+
+
+class ByName:
+    async def run(self, *, task: str | None = None) -> str:
+        return f"{task}"
+
+
+class Blocking:
+    name = "kitchen"
+
+    def kickoff(self, inputs: Any = None) -> str:
+        return f"{inputs}"
+
+
+class Called:
+    async def __call__(self, task: str) -> str:
+        return task
+
+
+@table("target", [Awaited(), ByName(), Blocking(), Called(), partial(Awaited.arun, Awaited())])
+async def test_an_object_of_any_framework_is_run_by_its_method(target: Any) -> None:
+    agent = triage.wrap(target)
+    assert await agent.run("soup") == "soup"
+    assert agent.name in ("Awaited", "ByName", "kitchen", "Called", "partial")
+
+
+async def test_what_the_method_takes_is_given_on() -> None:
+    assert await triage.wrap(Awaited()).run("ab", times=2) == "abab"
 
 
 def test_a_function_and_a_client_are_shown_their_own_way() -> None:
@@ -46,7 +90,7 @@ def test_a_function_and_a_client_are_shown_their_own_way() -> None:
     with pytest.raises(UsageError, match=r"effects and trust_hints are for agents of frameworks"):
         triage.wrap(lambda task: task, effects={"pay": "once"})
     with pytest.raises(UsageError, match=r"triage.adapters.openai.record\(client\)"):
-        triage.wrap(openai.OpenAI(api_key="x"))  # type: ignore[call-overload]
+        triage.wrap(openai.OpenAI(api_key="x"))
 
 
 @table("adapter", [object, Theirs(None), "theirs"])

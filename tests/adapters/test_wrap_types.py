@@ -43,8 +43,8 @@ def test_a_result_type_that_is_given_is_the_agents() -> None:
     assert_type(triage.wrap(OpenAIAgent("desk")), Agent[Any])
 
 
-def test_what_no_adapter_knows_is_an_error_for_people_and_for_checkers() -> None:
+def test_what_nothing_runs_is_an_error_for_people_and_a_wrong_option_for_checkers() -> None:
     with pytest.raises(UsageError, match="wrap"):
-        triage.wrap(42)  # type: ignore[call-overload]
+        triage.wrap(42)
     with pytest.raises(TypeError, match="limit"):
         triage.wrap(OpenAIAgent("desk"), limit=3)  # type: ignore[call-overload]

@@ -18,22 +18,28 @@ from mcp.types import ToolAnnotations
 import triage
 from triage import Agent, Durability, TriageEscalationError, TriageSuspendedError
 from triage.adapters.mcp import record
-from triage.core import ActionChosen, Event
+from triage.core import ActionChosen, Event, Replan
 from triage.testing import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
 
+class Dead(BaseException):
+    """The process dies."""
+
+
 class World:
     """A model that asks for calls one after the other, and the tools that make them.
 
-    calls: of each turn. fails: by the name of a tool, how many of its calls raise. made: the calls.
+    calls: of each turn. fails: by the name of a tool, how many of its calls raise. die: the tool behind
+    whose first call the process dies; empty for none. made: the calls.
     """
 
     def __init__(self, *calls: list[str], **fails: int) -> None:
         self.calls = calls
         self.fails = fails
         self.made: list[str] = []
+        self.die = ""
         self.down = 0
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -42,6 +48,7 @@ class World:
             self.down -= 1
             return httpx2.Response(503, json={"error": {"message": "Service overloaded"}})
         turn = sum(message["role"] == "assistant" for message in messages)
+        turn -= str(messages).count("This call was not made")  # so it is asked for again
         said: dict[str, Any] = {"role": "assistant", "content": "done"}
         if turn < len(self.calls):
             names = self.calls[turn]
@@ -58,6 +65,9 @@ class World:
         if self.fails.get(name, 0) > 0:
             self.fails[name] -= 1
             raise ValueError(f"{name} has failed")
+        if name == self.die:
+            self.die = ""
+            raise Dead
         return f"{name} gave {n}"
 
     @asynccontextmanager
@@ -70,6 +80,9 @@ class World:
     def agent(
         self, tools: dict[str, Callable[..., Any]] | None = None, **options: Any
     ) -> Agent[Any]:
+        return Agent(self.loop(tools), environment=VirtualTime(), **options)
+
+    def loop(self, tools: dict[str, Callable[..., Any]] | None = None) -> Callable[[str], Any]:
         known = tools or {}
 
         async def loop(task: str) -> str:
@@ -92,7 +105,7 @@ class World:
                             {"role": "tool", "tool_call_id": one["id"], "content": found}
                         )
 
-        return Agent(loop, environment=VirtualTime(), **options)
+        return loop
 
 
 @pytest.mark.parametrize(
@@ -177,28 +190,104 @@ async def test_an_outage_of_the_model_is_waited_out_where_it_is_and_no_change_ma
 async def test_after_a_crash_it_is_asked_before_a_change_is_made_again(tmp_path: Path) -> None:
     """The process dies between the model's order and its next request: nobody knows what was done."""
 
-    class Dead(BaseException):
-        pass
-
     world = World(["send_mail"], ["look"])
-    call = world.call
-
-    async def dies(name: str, n: int) -> str:
-        found = await call(name, n)
-        if name == "look":
-            raise Dead
-        return found
-
-    world.call = dies  # type: ignore[method-assign]
+    world.die = "look"
     store = f"sqlite:///{tmp_path / 'runs.db'}"
     with pytest.raises(Dead):
         await world.agent(store=store, name="mails").run("t", run_id="run-1")
-    world.call = call  # type: ignore[method-assign]
     other = world.agent(store=store, name="mails")
     with pytest.raises(TriageSuspendedError, match="send_mail"):
         await other.recover("run-1")
     assert world.made.count("send_mail") == 1
     await other.store.close()
+
+
+CARRY = Durability(undeclared="carry")
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_a_model_goes_on_from_its_turns_however_often_the_work_breaks_off(times: int) -> None:
+    world = World(["send_mail"], ["look"], ["delete_row"], ["find"], look=times, find=times)
+    assert await world.agent(durability=CARRY).run("t") == "done"
+    for name in ("send_mail", "delete_row"):
+        assert world.made.count(name) == 1
+
+
+async def test_an_object_of_a_framework_goes_on_from_its_turns() -> None:
+    world = World(["send_mail"], ["look"], look=1)
+    loop = world.loop()
+
+    class Crew:
+        async def arun(self, task: str) -> str:
+            return str(await loop(task))
+
+    assert await triage.wrap(Crew(), environment=VirtualTime()).run("t") == "done"
+    assert world.made.count("send_mail") == 1
+
+
+async def test_a_person_may_have_the_model_of_a_bare_function_go_on(tmp_path: Path) -> None:
+    world = World(["send_mail"], ["look"], ["find"], look=1, find=1)
+    agent = world.agent(store=f"sqlite:///{tmp_path / 'runs.db'}")
+    with pytest.raises(TriageSuspendedError) as caught:
+        await agent.run("t")
+    assert "Replan()" in str(caught.value)
+    assert await agent.resume(caught.value.token, Replan()) == "done"  # also when it fails again
+    assert world.made.count("send_mail") == 1
+    await agent.store.close()
+
+
+@pytest.mark.parametrize("approves", [True, False])
+async def test_a_change_that_is_asked_for_once_more_waits_for_a_person(
+    *, approves: bool, tmp_path: Path
+) -> None:
+    world = World(["send_mail"], ["look"], ["send_mail"], look=1)
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    agent = world.agent(store=store, name="mails", durability=CARRY)
+    with pytest.raises(TriageSuspendedError, match=r"send_mail.* was made before") as caught:
+        await agent.run("t")
+    assert world.made.count("send_mail") == 1
+    other = world.agent(store=store, name="mails", durability=CARRY)
+    if approves:
+        assert await other.resume(caught.value.token, triage.approve()) == "done"
+        assert world.made.count("send_mail") == 2
+    else:
+        with pytest.raises(TriageEscalationError, match="refusals"):  # it asks for nothing else
+            await other.resume(caught.value.token, triage.reject("one mail is enough"))
+        assert world.made.count("send_mail") == 1
+    await other.store.close()
+    await agent.store.close()
+
+
+async def test_after_a_crash_the_model_goes_on_from_its_turns(tmp_path: Path) -> None:
+    world = World(["send_mail"], ["look"])
+    world.die = "look"
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    with pytest.raises(Dead):
+        await world.agent(store=store, name="mails", durability=CARRY).run("t", run_id="run-1")
+    other = world.agent(store=store, name="mails", durability=CARRY)
+    assert await other.recover("run-1") == "done"
+    assert world.made == ["send_mail", "look"]
+    await other.store.close()
+
+
+async def test_whoever_approves_a_call_knows_what_that_repeats(tmp_path: Path) -> None:
+    world = World(["send_mail"], ["delete_row"])
+
+    @triage.tool(effect="once")
+    async def delete_row(n: int) -> str:
+        return await world.call("delete_row", n)
+
+    def guard(call: Any) -> Any:
+        return triage.Suspend(f"may {call.tool} run?")
+
+    agent = world.agent(
+        {"delete_row": delete_row},
+        store=f"sqlite:///{tmp_path / 'runs.db'}",
+        checks=triage.Checks(guard=guard),
+    )
+    with pytest.raises(TriageSuspendedError, match=r"may delete_row run.*Mind that .*send_mail"):
+        await agent.run("t")
+    await agent.store.close()
 
 
 def test_the_option_takes_its_words_alone() -> None:

@@ -47,6 +47,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    cast,
 )
 
 import anyio
@@ -66,7 +67,6 @@ from triage.core import (
     Rollback,
     Step,
     UsageError,
-    capture,
     child_logger,
     digest,
     effect_of,
@@ -74,13 +74,13 @@ from triage.core import (
     infer_effect,
     plain,
 )
-from triage.core.messages.base import ENDINGS, Answer, Shrink, ending_of
+from triage.core.messages.base import ENDINGS, Answer, Shrink, mapping
 from triage.core.messages.base import arguments as read_arguments
 from triage.engine import (
     ANSWER,
     APPROVAL,
-    CUT,
     ELSEWHERE,
+    MODEL,
     SAID,
     TOOL_ATTRIBUTE,
     About,
@@ -92,6 +92,7 @@ from triage.engine import (
     current,
     decline,
     describe,
+    sees_requests,
     shown,
     standing,
     tally,
@@ -121,7 +122,6 @@ from .tools import (
     UNKNOWN,
     CallRefused,
     Finishing,
-    Mistakes,
     Tools,
     effect_of_hints,
     finishing,
@@ -129,6 +129,8 @@ from .tools import (
     tools_by_name,
     trusts,
 )
+from .unheard import ON_WIRE, UNHEARD, Kind, Unheard
+from .wire.conversations import overheard
 
 __all__ = [
     "ABILITIES",
@@ -159,6 +161,10 @@ run which looks like a success has failed; make requests shorter; ask another mo
 
 _log = child_logger("adapters")
 load_schemas()
+
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class SoftFailure(Exception):
@@ -209,14 +215,18 @@ class Adapter(ABC):
 
     name: the framework's. asyncio_only: it does not run on trio. cannot: the `ABILITIES` it lacks, each
     with the reason as a sentence. validates: the framework refuses arguments that do not fit; otherwise
-    the seam refuses them. finishing: seconds for which a call that must not be repeated may run on after
-    the framework gave it up, as it does when a parallel call fails; after that it is cut off, and in doubt.
+    the seam refuses them. on_wire: models are asked through `Seam.asked` and `Seam.streamed`, so that those
+    that ask over HTTP are recorded there. switches: the adapter itself asks `Seam.other_model`. finishing:
+    seconds for which a call that must not be repeated may run on after the framework gave it up, as it does
+    when a parallel call fails; after that it is cut off, and in doubt.
     """
 
     name: ClassVar[str]
     asyncio_only: ClassVar[bool] = False
     cannot: ClassVar[Mapping[str, str]] = {}
     validates: ClassVar[bool] = False
+    on_wire: ClassVar[bool] = False
+    switches: ClassVar[bool] = True
     finishing: ClassVar[float] = 30.0
     trust_hints: bool | tuple[str, ...] = False
     """The tools whose annotations count, as given to `wrap(trust_hints=…)`."""
@@ -304,12 +314,10 @@ class Adapter(ABC):
         except Exception as error:
             seam.settle()
             self.explain(error)
-            seam.blame(error)
             raise
         seam.settle()
         failure = self.soft_failure(result)
         if failure is not None:
-            seam.blame(failure)
             cause = None if failure is seam.last_error else seam.last_error
             raise failure from failure.__cause__ or cause
         if seam.last_error is not None:
@@ -364,24 +372,30 @@ class ToolOptions(TypedDict, total=False):
 class Seam:
     """The object that an adapter's hooks call during one attempt. Safe to use from any task of the attempt.
 
-    run: the attempt's handle. last_error: what the last model call raised, None once one has succeeded.
-    ending: why the last answer does not count, where it was cut off or refused. cut: why the calls in it
-    may not be whole.
+    run: the attempt's handle.
     """
 
     def __init__(self, adapter: Adapter, run: Run) -> None:
         self.adapter = adapter
         self.run = run
-        self.last_error: BaseException | None = None
-        self.ending: ErrorInfo | None = None
-        self.cut: ErrorInfo | None = None
         self.finishing: Finishing | None = None
-        self._mistakes = Mistakes()
         self._known: Tools | None = None
-        self._notes = tuple(_notes(adapter, run))
         self._carried: tuple[Turn, ...] | None = None
         self._asked: dict[str, str] = {}
-        passes_all(run, adapter.name)
+        passes_all(run, adapter.name, models=not adapter.on_wire)
+        self._overheard = overheard(run)
+        self._overheard.notes = tuple(_notes(adapter, run))
+        self._overheard.switches = not adapter.switches
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What the last model call raised, None once one has succeeded."""
+        return self._overheard.last_error
+
+    @property
+    def ending(self) -> ErrorInfo | None:
+        """Why the last answer does not count, where it was cut off or refused."""
+        return self._overheard.ending
 
     @property
     def hint(self) -> str | None:
@@ -389,7 +403,10 @@ class Seam:
 
         Before a call that is reused, the hint with which that was asked for.
         """
-        return "\n".join(filter(None, (guidance_text(self.run.guidance), *self._notes))) or None
+        return (
+            "\n".join(filter(None, (guidance_text(self.run.guidance), *self._overheard.notes)))
+            or None
+        )
 
     @property
     def shrink(self) -> Shrink | None:
@@ -460,6 +477,85 @@ class Seam:
         stream.asks(self.other_model)
         return stream
 
+    async def asked(
+        self,
+        model: object,
+        name: str,
+        ask: Callable[[str | None], Awaitable[T]],
+        options: Callable[[], ModelOptions],
+    ) -> T:
+        """Ask a model of the framework. The call is recorded here where nothing of it leaves over HTTP.
+
+        model: the framework's object, by whose class and name it is known how it asks. ask: sends the
+        request with a hint, or with None. options: gives those of `model`, where they are needed.
+        """
+        asking = self.streamed(model, name, options)
+        if asking.known is not None:
+            return cast("T", asking.known)
+        with asking.passing():
+            with asking.listening():
+                answer = await ask(asking.hint)
+            asking.done(answer)
+        await asking.durable()
+        return answer
+
+    def asked_sync(
+        self,
+        model: object,
+        name: str,
+        ask: Callable[[str | None], T],
+        options: Callable[[], ModelOptions],
+    ) -> T:
+        """`asked` for sync hooks, in a thread of the attempt."""
+        asking = self.streamed(model, name, options)
+        if asking.known is not None:
+            return cast("T", asking.known)
+        with asking.passing():
+            with asking.listening():
+                answer = ask(asking.hint)
+            asking.done(answer)
+        asking.durable_sync()
+        return answer
+
+    def streamed(self, model: object, name: str, options: Callable[[], ModelOptions]) -> Unheard:
+        """`asked` for a streamed answer.
+
+        asking = seam.streamed(model, name, options)
+        if asking.known is not None: ...  # give it, in as many pieces as you like
+        with asking.passing():
+            with asking.listening():
+                source = ...  # send it with asking.hint
+            async for piece in asking.pieces(source): ...  # give the pieces on
+            asking.done(whole)
+        await asking.durable()
+        """
+        kind = Kind(type(model), name)
+        self.run.check_open()
+        if kind in ON_WIRE and not self._is_unseen:
+            return Unheard(kind, None, None, at_once=False)
+        here = kind in UNHEARD or self._is_unseen or self._was_recorded(name)
+
+        def begin() -> Stream:
+            return self.stream(**options())
+
+        return Unheard(kind, begin, self.hint, at_once=here)
+
+    @property
+    def _is_unseen(self) -> bool:
+        """Whether no request of this run is seen where it leaves."""
+        return not sees_requests(self.run.session)
+
+    def _was_recorded(self, model: str) -> bool:
+        """Whether an earlier attempt has recorded a call of a model of this name here."""
+        if self.run.replay is None:
+            return False
+        calls = self.run.session.state.calls.values()
+        mine = (call for call in calls if call.kind == "model" and self._is_mine(call.tool))
+        return any(mapping(call.arguments).get(MODEL) == model for call in mine)
+
+    def _is_mine(self, tool: str) -> bool:
+        return tool == self.adapter.name or tool.startswith(f"{self.adapter.name} ")
+
     def _model_call(self, options: ModelOptions) -> ModelCall:
         who = options.get("who") or within()  # an agent inside of a tool is matched by itself
         return ModelCall(
@@ -483,31 +579,17 @@ class Seam:
     def _ending(self, options: ModelOptions) -> Ended:
         """A callback for the end of this model call, which is the latest one."""
         who, tools = options.get("who", ""), options.get("tools")
-        self._mistakes.settle(self.run, who)
+        self._overheard.mistakes.settle(self.run, who)
+
+        brief = is_brief(options.get("max_tokens"))
 
         def ended(answer: Answer | None, error: Exception | None) -> None:
-            self.last_error = error
-            if error is not None:
-                return
-            told = None if answer is None else ending_of(answer.ended)
-            is_cut = told is not None and told.type_name == CUT
-            if is_cut and is_brief(options.get("max_tokens")):
-                told, is_cut = None, False
-            self.ending = None if answer is None or answer.calls else told
-            self.cut = told if is_cut else None
+            self._overheard.answered(answer, error, brief=brief)
             if answer is not None and answer.calls:
                 known = self._tools if tools is None else tools_by_name(tools)
-                self._mistakes.note(who, answer.calls, known, cut=is_cut)
+                self._overheard.mistakes.note(who, answer.calls, known)
 
         return ended
-
-    def blame(self, error: BaseException) -> None:
-        """Say of data that does not fit that the answer which gives it was cut off, if it was."""
-        said = capture(error).decisive
-        kind = None if said is None or said.hint is None else said.hint.get("failure_type")
-        if self.cut is not None and kind == FailureType.SCHEMA_MISMATCH:
-            failure_type, cause = ENDINGS[self.cut.type_name]
-            hint(error, failure_type=failure_type, cause=cause)
 
     @property
     def _tools(self) -> Tools:
@@ -517,7 +599,7 @@ class Seam:
 
     def settle(self) -> None:
         """Record, at the end of the attempt, the calls that a model asked for and that never ran."""
-        self._mistakes.settle(self.run)
+        self._overheard.mistakes.settle(self.run)
 
     async def tool(
         self,
@@ -540,15 +622,17 @@ class Seam:
         A tool that pauses the framework, for an approval, must not look like one that failed: pass its
         signal through `triage.not_attempted`.
         """
-        refusal = self._refusal(name, arguments, options)
+        refusal = self._refusal(name, arguments, options.get("id"))
         if refusal is not None:
             return _answer_to(refusal, options.get("refused"))
-        if is_tool(options.get("function")):
+        function = options.get("function")
+        if is_tool(function):
             self.run.check_open()
-            work = do
+            work, known = do, Effect(getattr(function, TOOL_ATTRIBUTE).effect)
         else:
             work = partial(make, self.run, self._recorded(name, arguments, do, options))
-        if self._effect_of(name, options) in UNSAFE and self.finishing is not None:
+            known = self.effect_of(name, options.get("effect"))
+        if known in UNSAFE and self.finishing is not None:
             seconds = options.get("finishing", self.adapter.finishing)
             return await self.finishing.run(work, seconds)
         return await work()
@@ -557,7 +641,7 @@ class Seam:
         self, name: str, arguments: Any, do: Callable[[], Any], **options: Unpack[ToolOptions]
     ) -> Any:
         """`tool` for sync hooks, in a thread of the attempt."""
-        refusal = self._refusal(name, arguments, options)
+        refusal = self._refusal(name, arguments, options.get("id"))
         if refusal is not None:
             return _answer_to(refusal, options.get("refused"))
         if is_tool(options.get("function")):
@@ -579,27 +663,15 @@ class Seam:
             declared=lambda: Declared(options.get("schema")),
         )
 
-    def _refusal(self, name: str, arguments: Any, options: ToolOptions) -> CallRefused | None:
+    def _refusal(self, name: str, arguments: Any, id_: str | None) -> CallRefused | None:
         """Record and return why a call is refused; None where it may be made."""
-        id_ = options.get("id")
-        refusal = self._mistakes.take(name, arguments, id_)
-        if refusal is None or refusal.kind == UNKNOWN:
+        refusal = self._overheard.mistakes.take(name, arguments, id_)
+        if refusal is None or self.adapter.validates or refusal.kind == UNKNOWN:
             return None  # there is such a tool, if it is called
-        if refusal.kind == CUT:
-            if self._effect_of(name, options) not in UNSAFE:
-                return None
-        elif self.adapter.validates:
-            return None
         note_refused(
             self.run, name, read_arguments(arguments), refusal.text, kind=refusal.kind, id=id_
         )
         return CallRefused(refusal)
-
-    def _effect_of(self, name: str, options: ToolOptions) -> Effect:
-        function = options.get("function")
-        if is_tool(function):
-            return Effect(getattr(function, TOOL_ATTRIBUTE).effect)
-        return self.effect_of(name, options.get("effect"))
 
     def at_failure(self, whose: str, leave: Callable[[], Awaitable[object]]) -> None:
         """Register a function to await if the run ends in a failure, to write what an attempt held back.
@@ -724,7 +796,7 @@ class Seam:
         trusted: an error of the last model call, or how its answer ended, no longer counts.
         """
         self.run.record_step(Step(action=what, tool_input=plain(given), tool_output=plain(result)))
-        self.last_error = self.ending = self.cut = None
+        self._overheard.answered(None, None, brief=False)
 
     def refused(
         self,
@@ -741,7 +813,7 @@ class Seam:
         or None. Unknown tools and arguments that do not fit are recorded without this; a call of this
         method replaces that record.
         """
-        self._mistakes.take(name, arguments, id)
+        self._overheard.mistakes.take(name, arguments, id)
         note_refused(self.run, name, arguments, error, kind=kind)
 
 
@@ -899,9 +971,6 @@ def replace_method(owner: type, name: str, make: Callable[[Any], Any]) -> None:
         function = method.__func__ if isinstance(method, classmethod) else method
         new = functools.wraps(function)(make(function))
         setattr(owner, name, classmethod(new) if isinstance(method, classmethod) else new)
-
-
-S = TypeVar("S")
 
 
 class Scopes(Generic[S]):

@@ -117,7 +117,8 @@ class ModelCall:
     counted by it. model: the model's name. said: what is new in the request, for the step. key: digest of
     the whole request, without the hint. form: how the answer is stored. is_brief: the token limit is so
     low that an answer cut off by its length is intended. is_seen: it was seen on the wire, so that nothing
-    says whether the tools that it asks for record themselves.
+    says whether the tools that it asks for record themselves. conversation: the one that it belongs to,
+    empty for the first.
     """
 
     name: str
@@ -127,6 +128,7 @@ class ModelCall:
     form: Form
     is_brief: bool = False
     is_seen: bool = False
+    conversation: str = ""
 
 
 def canonical(value: Any) -> str:
@@ -226,8 +228,8 @@ class RecordedModelCall(_FrameworkCall):
         metadata[MODEL] = about.get(MODEL, bound[MODEL])
         if self._call.is_seen:
             metadata[SEEN] = True
-        if conversation.get():
-            metadata[CONVERSATION] = conversation.get()
+        if belongs := self._call.conversation or conversation.get():
+            metadata[CONVERSATION] = belongs
         if error is not None:
             metadata = refused_request(metadata)
         asked: list[Any] | None = None

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from triage.core import (
     WITHIN,
+    ApprovalAsked,
     Attempt,
     CallFinished,
     CallStarted,
@@ -40,6 +41,8 @@ from triage.engine import (
     answers,
     asked_in,
     current,
+    goes_on,
+    is_held,
     tally,
 )
 
@@ -49,6 +52,8 @@ CONVERSATION = "conversation"
 
 _SEAM = "seam"
 """Key in what an attempt remembers: the name of the adapter whose tools all pass through a seam."""
+_MODELS = "models"
+"""Key in what an attempt remembers: whether its models do as well."""
 
 
 def guidance_text(guidance: Guidance) -> str | None:
@@ -118,14 +123,23 @@ def is_cut_off(step: Step) -> bool:
     return step.exception_type in CANCELLATIONS
 
 
-def passes_all(run: Recorder, adapter: str) -> None:
-    """Note that this attempt records every tool call that this adapter's model asks for."""
+def passes_all(run: Recorder, adapter: str, *, models: bool) -> None:
+    """Note that this attempt records every tool call that this adapter's model asks for.
+
+    models: and all that its models are asked, so that nothing is recorded where it leaves.
+    """
     tally(run).beside[_SEAM] = adapter
+    tally(run).beside[_MODELS] = models
+
+
+def records_tools(run: Recorder) -> bool:
+    """Whether this attempt runs under an adapter, which records each tool call of its framework."""
+    return run.tally is not None and _SEAM in run.tally.beside
 
 
 def records_models(run: Recorder) -> bool:
-    """Whether this attempt runs under an adapter, which records what its framework's models are asked."""
-    return run.tally is not None and _SEAM in run.tally.beside
+    """Whether this attempt runs under an adapter that records what its framework's models are asked."""
+    return run.tally is not None and run.tally.beside.get(_MODELS) is True
 
 
 class _Call:
@@ -154,6 +168,8 @@ class _Reading:
             match event:
                 case StepRecorded(step=step):
                     self._take(step)
+                case ApprovalAsked(kind="call", subject=subject) if is_held(subject):
+                    self._hold()
                 case CallStarted(key=key, tool=tool, kind="tool" | "run" | ""):
                     self._recorded.add(tool)
                     self._running[key] = (tool, event.arguments)
@@ -175,12 +191,20 @@ class _Reading:
             return outcome_unknown(asked)
         if call.outcome is not None:
             return call.outcome
-        of_seam = self._seam is not None and re.match(rf"{re.escape(self._seam)}[ :]", call.model)
+        seam = self._seam
+        # A loop inside of a tool may call others, and its name holds that of the tool behind a blank.
+        of_seam = seam is not None and re.match(rf"{re.escape(seam)}[ :]|[^ :]+:", call.model)
         return (
             Outcome("not_made")
             if of_seam or asked.name in self._recorded
             else outcome_unknown(asked)
         )
+
+    def _hold(self) -> None:
+        """Note that the last answer was never given on."""
+        for call in self._calls:
+            if call.model == self._calls[-1].model and call.waits:
+                call.waits, call.outcome = False, Outcome("not_made")
 
     def _take(self, step: Step) -> None:
         metadata = step.metadata or {}
@@ -244,7 +268,7 @@ class Turn(NamedTuple):
     kind: `model`, with the answer as `form.dump` gave it for `value`, or `tool`, with its result. name: the
     tool, or the owner of the model. id: the model's id of a tool call, or None. error: what the tool failed
     with, or None. arguments: the tool's. key: of the recorded call; None for one that never ran.
-    conversation: which one it belongs to, where an attempt has several.
+    conversation: which one it belongs to, where an attempt has several. said: what the model was told.
     """
 
     kind: Literal["model", "tool"]
@@ -255,6 +279,7 @@ class Turn(NamedTuple):
     arguments: Any = None
     key: str | None = None
     conversation: str = ""
+    said: Any = None
 
     def answers(self, id_: str, name: str, arguments: Any) -> bool:
         """Whether this turn of a tool is the result of a call that a model asked for."""
@@ -262,15 +287,21 @@ class Turn(NamedTuple):
 
 
 def carried(run: Recorder) -> tuple[Turn, ...]:
-    """The turns of earlier attempts that a conversation of this one may begin with, after a Replan.
+    """The turns of earlier attempts that a conversation of this one may begin with, after a Replan, and
+    where changes that nothing has recorded would be made again otherwise.
 
-    Report each turn that it does begin with by `use`.
+    Report each turn that it does begin with by `use`. Empty for a function that may keep other state.
     """
+    state = run.session.state
+    if not (state.carried or goes_on(run.session) or records_tools(run)):
+        return ()
     steps: list[tuple[int, Step]] = []
     seen: set[FailureType] = set()
-    for past in run.session.state.history:
+    for past in state.history:
         action = past.action
-        if isinstance(action, Replan):
+        if past.number + 1 in state.carried:
+            steps += [(past.number, step) for step in past.trajectory.steps]
+        elif isinstance(action, Replan):
             steps = [] if _starts_fresh(past, seen) else steps + list(_steps_kept(past))
         elif isinstance(action, Rollback):
             steps = []  # its calls are given again one by one
@@ -356,7 +387,8 @@ def _turns(run: Recorder, steps: list[tuple[int, Step]]) -> Iterator[Turn]:
             if value is not None:
                 conversation = metadata.get(CONVERSATION, "")
                 name = key.rsplit(":", 2)[0]
-                yield Turn("model", name, value, key=key, conversation=conversation)
+                said = step.tool_input
+                yield Turn("model", name, value, key=key, conversation=conversation, said=said)
         elif step.tool_called is not None:
             yield Turn(
                 "tool",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, overload
@@ -10,9 +11,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, overload
 from msgspec.structs import replace
 
 from triage.core import Effect, UsageError, child_logger, misuse
-from triage.engine import Agent, Checks, Options, Run
+from triage.engine import RECORDS_TOOLS, Agent, Checks, Options, Run
 from triage.strategies import Policy, warn_of_retries
 
+from .any_object import runner_of
 from .base import Adapter
 from .tools import checked_trust
 
@@ -45,8 +47,8 @@ _CLIENTS = {
 }
 
 
-def adapter_of(target: object) -> type[Adapter]:
-    """The adapter for an object, by the names of its classes. UsageError where there is none."""
+def adapter_of(target: object) -> type[Adapter] | None:
+    """The adapter for an object, by the names of its classes; None without one. UsageError for a client."""
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(target).__mro__]
     for name in names:
         for known in KNOWN:
@@ -57,18 +59,23 @@ def adapter_of(target: object) -> type[Adapter]:
     package = names[0].partition(".")[0]
     if package in _CLIENTS:
         raise UsageError(
-            f"wrap() runs agents, and {names[0]} is a client; have its calls recorded with "
-            f"{_CLIENTS[package]}(client), and give the function that uses it to Agent"
+            f"wrap() runs agents, and {names[0]} is a client; give the function that uses it to Agent, and "
+            f"what it asks is seen where it leaves, or have it recorded with {_CLIENTS[package]}(client)"
         )
-    if callable(target) and not isinstance(target, type):
+    return None
+
+
+def _function_of(target: object) -> Callable[..., Any]:
+    """What runs an object without an adapter. UsageError for one that no method is known to run."""
+    if isinstance(target, FunctionType | MethodType | partial):
+        return target
+    found = None if isinstance(target, type) else runner_of(target)
+    if found is None:
         raise UsageError(
-            f"wrap() knows no {names[0]}; a function is wrapped by triage.Agent(function)"
+            f"wrap() knows no method by which {type(target).__name__} is run; give Agent a function that "
+            f"runs it, or write an adapter, wrap(…, adapter=MyAdapter): see {DOCS}"
         )
-    supported = ", ".join(known.types[0] for known in KNOWN) or "none yet"
-    raise UsageError(
-        f"wrap() knows no {names[0]}; supported are: {supported}. For another framework give an "
-        f"adapter of your own, wrap(…, adapter=MyAdapter), in some 40 lines: see {DOCS}"
-    )
+    return found
 
 
 T = TypeVar("T")
@@ -135,7 +142,7 @@ def wrap(
 ) -> Agent[Any]: ...
 @overload
 def wrap(
-    target: Callable[..., Any], policy: Policy | None = None, **options: Unpack[_Wrapping]
+    target: object, policy: Policy | None = None, **options: Unpack[_Wrapping]
 ) -> Agent[Any]: ...
 def wrap(
     target: Any,
@@ -158,18 +165,21 @@ def wrap(
     as `Checks.tools`, unless `checks` names some.
 
     `run(task, **kwargs)` gives the task to the framework as its input, and kwargs as its own options.
-    A function is wrapped as by `Agent(function)`. Raises UsageError for an object that no adapter knows,
-    and as `Agent` does.
+    A function is wrapped as by `Agent(function)`. An object without an adapter is run by its async method
+    of a usual name (`arun`, `run`, …) or by a sync one: what it asks models is seen where it leaves, and
+    its model goes on from its earlier turns where a change would be made again. Raises UsageError for an
+    object that no such method runs, and as `Agent` does.
     """
-    if adapter is None and isinstance(target, FunctionType | MethodType):
+    adapter = adapter_of(target) if adapter is None else adapter
+    if adapter is None:
+        function = _function_of(target)
         if effects is not None or trust_hints is not False:
             raise UsageError(
-                "effects and trust_hints are for agents of frameworks; use @triage.tool"
+                "effects and trust_hints are for agents of frameworks that have an adapter, whose tools "
+                "are recorded; use @triage.tool"
             )
-        return Agent(target, policy, result_type=result_type, **options)
-    if adapter is None:
-        adapter = adapter_of(target)
-    elif not (isinstance(adapter, type) and issubclass(adapter, Adapter)):
+        return Agent(function, policy, result_type=result_type, **options)
+    if not (isinstance(adapter, type) and issubclass(adapter, Adapter)):
         raise misuse("wrap(adapter=…)", adapter, "a class made of triage.adapters.base.Adapter")
     trusted = checked_trust(trust_hints)
     adapted = adapter(target, effects=effects)
@@ -181,6 +191,7 @@ def wrap(
     async def attempt(task: Any, *, run: Run, **kwargs: Any) -> Any:
         return await adapted.run(task, run, kwargs)
 
+    setattr(attempt, RECORDS_TOOLS, True)
     attempt.__annotations__["return"] = adapted.result_type()
     name = getattr(target, "name", None)
     attempt.__name__ = attempt.__qualname__ = (

@@ -16,8 +16,7 @@ from .base import (
 )
 from .chain import ChainClassifier, HybridClassifier
 from .corrections import Correction, read_corrections, report_misclassification
-from .detectors.answers import last_answer
-from .detectors.arguments import arguments_of, check, load_schemas
+from .detectors.arguments import check, load_schemas
 from .detectors.finding import LOOP, Finding
 from .detectors.loops import Calls, Loop
 from .detectors.outcomes import changes, omitted
@@ -61,7 +60,6 @@ __all__ = [
     "RulesClassifier",
     "Unusable",
     "Watch",
-    "arguments_of",
     "as_diagnosis",
     "changes",
     "check",
@@ -72,7 +70,6 @@ __all__ = [
     "diagnose",
     "endpoint_of",
     "error_of_result",
-    "last_answer",
     "lines",
     "load_schemas",
     "objection",

@@ -82,7 +82,7 @@ class AttemptStarted(Recorded, frozen=True):
     base: position whose steps and state it starts with; None starts empty. hint, subgoal: what it is
     told. keep_state: it keeps the state, but not the steps. inject: names of parameters injected for
     this attempt. returns_to: position before which recorded reads and model calls of earlier attempts
-    are reused; None reuses none.
+    are reused; None reuses none. carries: its conversation goes on with the turns of the attempt before.
     """
 
     attempt: int
@@ -92,6 +92,7 @@ class AttemptStarted(Recorded, frozen=True):
     keep_state: bool = False
     inject: tuple[str, ...] = ()
     returns_to: int | None = None
+    carries: bool = False
 
 
 class StepRecorded(Recorded, frozen=True, gc=False):

@@ -204,14 +204,15 @@ class RunState:
     edits: arguments changed by a person, by the key of their call. grants: by the name of a limit, how
     often its amount was granted again. price: fills in the cost of a usage without one; None leaves it
     unknown. returns: by attempt, the position before which it reuses recorded reads and model calls of
-    earlier attempts. starts: by attempt, the position of its latest start. taken_over: another process
-    has begun it. origin: the run it was forked
-    from; None if it is no fork.
+    earlier attempts. starts: by attempt, the position of its latest start. carried: attempts whose
+    conversation goes on with the turns of the one before. taken_over: another process
+    has begun it. origin: the run it was forked from; None if it is no fork.
     """
 
     __slots__ = (
         "_at_limit", "_attempt_started", "agent", "all_steps", "approved", "attempt", "attempt_usage",
-        "calls", "calls_per_tool", "compensations", "edits", "effects", "error", "grants", "history",
+        "calls", "calls_per_tool", "carried", "compensations", "edits", "effects", "error", "grants",
+        "history",
         "last_seq", "ledger", "ledgers", "origin", "parent", "price", "question", "result", "returns",
         "run_id", "started", "starts", "status", "taken_over", "task", "tool_calls", "usage", "used_inside",
     )  # fmt: skip
@@ -250,6 +251,7 @@ class RunState:
         self.calls_per_tool: dict[str, int] = {}
         self.returns: dict[int, int] = {}
         self.starts: dict[int, int] = {}
+        self.carried: set[int] = set()
 
     @property
     def steps(self) -> list[Step]:
@@ -341,6 +343,8 @@ class RunState:
         self.attempt = event.attempt
         self.starts[event.attempt] = event.seq
         self.returns[event.attempt] = event.returns_to or 0
+        if event.carries:
+            self.carried.add(event.attempt)
         self.attempt_usage = NO_USAGE
         self._attempt_started = event.time
         source = None if event.base is None else self.ledger_at(event.base)

@@ -23,7 +23,7 @@ from .approvals import (
     waits_for,
 )
 from .asked_calls import answered_by, answers, asked_in
-from .call_keys import SAID, tally, within_call
+from .call_keys import SAID, says_the_same, tally, within_call
 from .calls import (
     Begun,
     Reused,
@@ -72,7 +72,7 @@ from .refusals import About, Refusal, approved_before, asks_about, decline, desc
 from .report import Analysis, Brief, ErrorReporter, LLMAnalyst, Report, report_of
 from .resume import MissingArguments, Recovered
 from .returning import WAITS, Point, foretell, point_of_return
-from .run import Guidance, Recorder, current
+from .run import Guidance, Recorder, current, sees_requests
 from .tools import (
     TOOL_ATTRIBUTE,
     Compensator,
@@ -86,7 +86,16 @@ from .tools import (
     tool_of,
     tries_of,
 )
-from .undeclared import SEEN
+from .undeclared import (
+    GOES_ON,
+    RECORDS_TOOLS,
+    SEEN,
+    Change,
+    goes_on,
+    hold_back,
+    is_held,
+    open_changes,
+)
 
 __all__ = [
     "ANSWER",
@@ -95,8 +104,10 @@ __all__ = [
     "CANCELLATIONS",
     "CUT",
     "ELSEWHERE",
+    "GOES_ON",
     "IDS",
     "MODEL",
+    "RECORDS_TOOLS",
     "SAID",
     "SEEN",
     "TASK",
@@ -112,6 +123,7 @@ __all__ = [
     "Brief",
     "CallDenied",
     "CapabilityFacts",
+    "Change",
     "Checks",
     "Cleaner",
     "Compensator",
@@ -168,7 +180,10 @@ __all__ = [
     "first_answer",
     "foretell",
     "fork",
+    "goes_on",
+    "hold_back",
     "is_about_call",
+    "is_held",
     "judging",
     "lease_of",
     "manifest_of",
@@ -177,6 +192,7 @@ __all__ = [
     "model",
     "not_asked",
     "note_try",
+    "open_changes",
     "point_of_return",
     "position_of",
     "question_at",
@@ -185,7 +201,9 @@ __all__ = [
     "report_of",
     "resolve",
     "restored",
+    "says_the_same",
     "schema_of",
+    "sees_requests",
     "shown",
     "standing",
     "tally",

@@ -246,7 +246,9 @@ class Durability(Struct, frozen=True, dict=True):
     the attempt ends; `"exit"`, when the run ends. on_in_doubt: what to do about a call that may or may
     not have happened: `"ask"` a person (default), `"rerun"` it, or `"fail"` the run. undeclared: what to
     do where calling the function again would repeat a change that a model has asked for and no tool has
-    recorded: `"ask"` (default), which escalates a run that is not durable, or `"retry"`. on_store_error:
+    recorded: `"ask"` (default), which escalates a run that is not durable; `"carry"`, so that the model's
+    conversation goes on with its earlier turns, for a function that keeps no other state than that; or
+    `"retry"`. Agents of frameworks that `wrap` was given are carried. on_store_error:
     `"fail"` the run (default), or `"continue"` without the store. lease_s: seconds of silence after
     which another process may take the run over, 30 by default. redact: what is hidden before events
     are stored: True (default) for what `Redactor()` finds, a `Redactor` of your own, or False for
@@ -260,7 +262,7 @@ class Durability(Struct, frozen=True, dict=True):
 
     mode: Literal["step", "attempt", "exit"] = "step"
     on_in_doubt: Literal["ask", "rerun", "fail"] = "ask"
-    undeclared: Literal["ask", "retry"] = "ask"
+    undeclared: Literal["ask", "carry", "retry"] = "ask"
     on_store_error: Literal["fail", "continue"] = "fail"
     lease_s: float = 30.0
     redact: bool | Redactor = True
@@ -269,7 +271,7 @@ class Durability(Struct, frozen=True, dict=True):
     def __post_init__(self) -> None:
         check_word("Durability.mode", self.mode, ("step", "attempt", "exit"))
         check_word("Durability.on_in_doubt", self.on_in_doubt, ("ask", "rerun", "fail"))
-        check_word("Durability.undeclared", self.undeclared, ("ask", "retry"))
+        check_word("Durability.undeclared", self.undeclared, ("ask", "carry", "retry"))
         check_word("Durability.on_store_error", self.on_store_error, ("fail", "continue"))
         check_number("Durability.lease_s", self.lease_s, "seconds", above=True)
         if not isinstance(cast("object", self.redact), bool | Redactor):

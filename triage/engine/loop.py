@@ -249,6 +249,7 @@ def next_attempt(session: Session, following: Next) -> Run:
         keep_state=following.keep_state,
         inject=tuple(guidance.inject) if guidance.inject else (),
         returns_to=following.returns_to,
+        carries=following.carries,
     )
     if session.busy:
         session.begin(event)
@@ -449,7 +450,8 @@ async def _stream_attempt(
         generator = function.function(run.session.task, **filled)
     try:
         while True:
-            tokens = [var.set(value) for var, value in [(current, run), *placed]]
+            variables: list[tuple[Any, Any]] = [(current, run), *placed]
+            tokens = [var.set(value) for var, value in variables]
             try:
                 item = await _next_item(generator, run)
             except StopAsyncIteration:

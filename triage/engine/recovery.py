@@ -67,7 +67,6 @@ from .compensation import (
     behind,
     calls_kept,
     not_undone,
-    tools_within,
     tried,
     undo,
     undo_all,
@@ -88,7 +87,7 @@ from .returning import (
     was_stopped,
 )
 from .run import Guidance, Recorder
-from .undeclared import told, undeclared_changes
+from .undeclared import HOW_TO_GO_ON, approved_again, carries_turns, repeats_changes
 from .watching import standard_rules
 
 
@@ -104,7 +103,7 @@ class Failure(Struct, frozen=True):
 
 
 class Next(Struct, frozen=True):
-    """How the next attempt starts. base: position it is restored to. keep_state, returns_to: as
+    """How the next attempt starts. base: position it is restored to. keep_state, returns_to, carries: as
     `AttemptStarted`. begun: number of the attempt it goes on with; None where it begins.
     """
 
@@ -115,6 +114,7 @@ class Next(Struct, frozen=True):
     keep_state: bool = False
     returns_to: int | None = None
     begun: int | None = None
+    carries: bool = False
 
 
 async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
@@ -347,7 +347,9 @@ def _is_refused(session: Session, question: Question) -> bool:
 
 async def _asked(session: Session, context: FailureContext, question: Question) -> Decision:
     """Ask a person; or refuse what was refused before, until that is no use either."""
-    ask = Decision(Suspend(question.text, {"call": question.key}), "calls", question.text)
+    repeats = None if carries_turns(session) else repeats_changes(session)
+    text = question.text if repeats is None else f"{question.text} Mind that {repeats}"
+    ask = Decision(Suspend(text, {"call": question.key}), "calls", text)
     if not _is_refused(session, question):
         return ask
     refused = refused_before(session, question.calls)
@@ -396,7 +398,7 @@ def _gated(session: Session, context: FailureContext, action: Action, by: str) -
     if refused is not None:
         return Decision(Escalate(refused), "gate", refused)
     repeats = repeats_changes(session) if isinstance(action, PROCEEDING) else None
-    if repeats is not None:
+    if repeats is not None and not carries_turns(session):
         return asks_before(session, repeats)
     if not session.limits.too_long(action, context.diagnosis.retry_after_s):
         return Decision(action, by)
@@ -467,21 +469,8 @@ def unsafe(session: Session, context: FailureContext, action: Action) -> str | N
 def asks_before(session: Session, repeats: str) -> Decision:
     """Ask whether the function is to be called again; the run ends where no answer could find it."""
     if session.config.durable:
-        return Decision(Suspend(f"{repeats}. Call it again?"), "gate", repeats)
+        return Decision(Suspend(f"{repeats}. {HOW_TO_GO_ON}"), "gate", repeats)
     return Decision(Escalate(repeats), "gate", repeats)
-
-
-def repeats_changes(session: Session) -> str | None:
-    """Why the function is not simply called again: it would repeat changes that nothing has recorded."""
-    if session.config.durability.undeclared == "retry":
-        return None
-    known = {call.tool for call in session.state.calls.values() if call.kind != "model"}
-    if not undeclared_changes(session.events, known):
-        return None
-    known |= {tool.name for tool in tools_within(session.config.function, dict(session.kwargs))}
-    known |= session.recorded_tools
-    changes = undeclared_changes(session.events, known)
-    return told(changes) if changes else None
 
 
 def _undoable(session: Session, state: RunState, position: int) -> str | None:
@@ -635,6 +624,21 @@ def _say_wait(session: Session, context: FailureContext, action: Proceed, delay:
 
 async def _plan_next(session: Session, context: FailureContext, action: Proceed) -> Next:
     """How the attempt after this action starts, by the action alone."""
+    following = await _next_by(session, context, action)
+    if not carries_turns(session) or repeats_changes(session) is None:
+        return following
+    logger.info(
+        "%s: the conversation goes on with its earlier turns, as calls that no tool has recorded would "
+        "be made again otherwise", session.named,
+    )  # fmt: skip
+    told = following.guidance
+    hint = approved_again(session) or told.hint or _BROKE_OFF.format(_what_failed(context))
+    return replace(
+        following, guidance=replace(told, hint=hint), returns_to=START, begun=None, carries=True
+    )
+
+
+async def _next_by(session: Session, context: FailureContext, action: Proceed) -> Next:
     diagnosis, state = context.diagnosis, session.state
     if isinstance(action, Retry) and action == Retry() and was_stopped(state.history[-1]):
         return await _as_it_began(session, context, action)
@@ -715,6 +719,15 @@ def _returns_to(state: RunState, action: Proceed) -> int:
     point = point_of_return(state, action)
     # Without a point of return only a person can have said to go on: reuse everything recorded.
     return point.at if isinstance(point, Point) else state.last_seq
+
+
+_BROKE_OFF = "The work broke off here{} Go on from here: what has a result is not to be done again."
+
+
+def _what_failed(context: FailureContext) -> str:
+    """The last failure as the end of a sentence, quoted."""
+    error = context.error
+    return "." if error is None else f", with {error.type_name}: {quote(words_of(error))}."
 
 
 _REPLAN_HINT = "The approach so far has failed. Make a new plan and do not repeat the last one."

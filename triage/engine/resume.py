@@ -81,7 +81,6 @@ from .recovery import (
     infeasible,
     kept,
     perform,
-    repeats_changes,
     tell_not_undone,
     unsafe,
 )
@@ -89,6 +88,7 @@ from .refusals import standing
 from .report import report_of
 from .run import NO_GUIDANCE, Guidance
 from .tools import Function
+from .undeclared import carries_turns, repeats_changes
 
 # A run that was left in its store: taken over, read, and gone on with from where its journal ends.
 
@@ -385,7 +385,8 @@ async def _begun_again(session: Session, started: AttemptStarted, state: Mapping
     if repeats is None:
         return await _decided(session)
     context = await context_at(session)
-    decision = asks_before(session, repeats)
+    carries = carries_turns(session)
+    decision = Decision(Retry(), "gate", repeats) if carries else asks_before(session, repeats)
     choose(session, context, decision)
     return await perform(session, context, decision)
 

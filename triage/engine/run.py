@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, cast
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary, ref
 
 import anyio
 import anyio.lowlevel
@@ -54,7 +54,7 @@ from triage.strategies import Limits
 from .event_loop import Cancellations, current_caller, current_task, is_large
 from .journal import Session
 from .returning import Reach
-from .tools import Tool, Undoing, calling, name_of
+from .tools import Undoing, calling, name_of
 from .watching import LoopsBefore, Watcher, watcher_of
 
 if TYPE_CHECKING:
@@ -118,6 +118,11 @@ UNSTOPPABLE_GRACE = 10.0
 """Seconds waited for running unsafe calls without a timeout, where what comes next cuts them off."""
 
 
+def sees_requests(session: Session) -> bool:
+    """Whether the requests of a run are seen where they leave."""
+    return session.config.seam == "on" and not import_module(SEAM).is_off()
+
+
 class Recorder:
     """One attempt of a run as it records itself. Safe to use from tasks and threads of the attempt.
 
@@ -176,8 +181,6 @@ class Recorder:
     _watcher: Watcher | None = None
     # Called once the function has ended, while its last words can still be recorded.
     at_end: tuple[Callable[[], object], ...] = ()
-    # Called with a tool and its arguments by name before an unsafe call begins, and raises to refuse it.
-    before_calls: tuple[Callable[[Tool, Mapping[str, Any]], object], ...] = ()
 
     def __init__(
         self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
@@ -201,6 +204,7 @@ class Recorder:
             session.parent.has_inside(self)
         if session.config.seam == "on":
             import_module(SEAM).install(current)
+            open_attempts[id(self)] = self
 
     @property
     def guidance(self) -> Guidance:
@@ -768,6 +772,7 @@ class Recorder:
 
     def close(self) -> None:
         """The attempt is over: nothing is recorded from now on, nor by the runs that it left behind."""
+        open_attempts.pop(id(self), None)
         with self.session.lock:
             self.over = self.alert = True
             for timer in (self._unstopped, self._alarm):
@@ -870,8 +875,60 @@ def out_of_time(session: Session) -> Diagnosis:
     return session.limits.time_is_up("seconds" if over else "attempt_seconds")
 
 
-current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)
+class Carried:
+    """An attempt as a thread has it that was started in it, and that may outlive it."""
+
+    def __init__(self, run: Recorder) -> None:
+        self._run = ref(run)
+
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        """The value of a context variable as a thread has it."""
+        return cls(value) if isinstance(value, Recorder) else value
+
+    @property
+    def run(self) -> Recorder | None:
+        """The attempt; None once its run has ended, as the thread may serve others then."""
+        run = self._run()
+        return None if run is None or (run.over and run.session.has_ended) else run
+
+
+class Current:
+    """Which attempt the running code belongs to, as a context variable says it."""
+
+    def __init__(self) -> None:
+        self._variable: ContextVar[Recorder | Carried | None] = ContextVar("triage_run")
+
+    def get(self) -> Recorder | None:
+        """The attempt; None outside of any."""
+        found = self._variable.get(None)
+        return found.run if type(found) is Carried else cast("Recorder | None", found)
+
+    def set(self, run: Recorder | None) -> Token[Any]:
+        """Make the running code part of an attempt, or of none."""
+        return self._variable.set(run)
+
+    def reset(self, token: Token[Any]) -> None:
+        """Take a `set` back."""
+        self._variable.reset(token)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the running code was neither begun in a run nor has run one."""
+        return self._variable.get(_NEVER) is _NEVER
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether the running code is in a thread whose attempt is over."""
+        found = self._variable.get(None)
+        return type(found) is Carried and (found.run is None or found.run.over)
+
+
+_NEVER: Any = object()
+current = Current()
 """The attempt the running code belongs to."""
+open_attempts: WeakValueDictionary[int, Recorder] = WeakValueDictionary()
+"""Attempts whose requests are seen and that go on, in this process."""
 
 
 def surrounding() -> Recorder | None:

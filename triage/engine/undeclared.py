@@ -8,16 +8,41 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from triage.core import ApprovalAsked, Event, RunResumed, StepRecorded, names_a_change
+from triage.core import (
+    ApprovalAsked,
+    ApprovalGiven,
+    AttemptFailed,
+    Effect,
+    Event,
+    Replan,
+    RunResumed,
+    StepRecorded,
+    digest,
+    is_reused,
+    names_a_change,
+    plain,
+)
 from triage.core.constructors import Struct
 from triage.core.messages.base import Asked
 from triage.core.quoting import as_json
 
-from .approvals import MODEL
+from .approvals import APPROVAL, MODEL, Question, ask
 from .asked_calls import answered_by, asked_in
+from .compensation import tools_within
+from .journal import Session
+from .run import Recorder
 
 SEEN = "wire"
 """In the metadata of a step: it was read off a conversation with a model."""
+RECORDS_TOOLS = "__triage_records_tools__"
+"""True on functions that record each tool call that their models ask for."""
+GOES_ON = "__triage_goes_on__"
+"""True on functions that hold no state beside the conversation with their model."""
+HOW_TO_GO_ON = (
+    "Answer approve() to have it called again, or Replan() to have its model go on from there"
+)
+_AGAIN = " again"
+"""Follows the tool in the key of a question whether it may be called again."""
 _LONGEST = 300
 _MOST = 10
 
@@ -38,25 +63,66 @@ class Change(Struct, frozen=True):
         return f"{self.tool[:80]}({given}){gave}"
 
 
-def undeclared_changes(events: Iterable[Event], known: Iterable[str]) -> list[Change]:
+def repeats_changes(session: Session) -> str | None:
+    """Why the function is not simply called again: it would repeat changes that nothing has recorded."""
+    changes = open_changes(session)
+    return told(changes) if changes else None
+
+
+def carries_turns(session: Session) -> bool:
+    """Whether the model's conversation goes on with its earlier turns, so that it repeats no change."""
+    if goes_on(session):
+        return True
+    resumed = [event.action for event in session.events if isinstance(event, RunResumed)]
+    return bool(resumed) and isinstance(resumed[-1], Replan)
+
+
+def goes_on(session: Session) -> bool:
+    """Whether the function holds no state beside the conversation with its model."""
+    function = session.config.function
+    is_marked = function is not None and getattr(function, GOES_ON, False)
+    return session.config.durability.undeclared == "carry" or is_marked is True
+
+
+def open_changes(session: Session) -> list[Change]:
+    """The changes that another call of the function would repeat."""
+    recorded = getattr(session.config.function, RECORDS_TOOLS, False) is True
+    if recorded or session.config.durability.undeclared == "retry":
+        return []
+    stands = carries_turns(session)
+    known = {call.tool for call in session.state.calls.values() if call.kind != "model"}
+    if not undeclared_changes(session.events, known, stands=stands):
+        return []
+    known |= {tool.name for tool in tools_within(session.config.function, dict(session.kwargs))}
+    return undeclared_changes(session.events, known | session.recorded_tools, stands=stands)
+
+
+def undeclared_changes(
+    events: Iterable[Event], known: Iterable[str], *, stands: bool = False
+) -> list[Change]:
     """The changes since a person last decided on the run, in the order in which they were asked for.
 
-    known: tools that record their calls.
+    known: tools that record their calls. stands: a person's decision leaves them as they are.
     """
     recorded = set(known)
     waiting: list[Asked] = []
+    last: list[Asked] = []
     found: list[Change] = []
     for event in events:
         if isinstance(event, ApprovalAsked) and event.kind == "call":
-            # It would record its call, once approved.
-            recorded.add(event.subject.rsplit(":", 2)[0])
-        elif isinstance(event, RunResumed):
+            if is_held(event.subject):
+                waiting = [one for one in waiting if one not in last]
+            else:  # it would record its call, once approved
+                recorded.add(event.subject.rsplit(":", 2)[0])
+        elif isinstance(event, RunResumed) and not stands:
             waiting, found = [], []
         elif isinstance(event, StepRecorded):
             step = event.step
             is_seen = (step.metadata or {}).get(SEEN) is True
-            if step.action == MODEL:
-                waiting += asked_in(step) if is_seen else ()
+            if step.action == MODEL and is_seen:
+                last = list(asked_in(step))
+                again = is_reused(step.metadata or {})
+                waiting += [one for one in last if not (again and one in waiting)]
             elif step.tool_called is not None:
                 asked = next((one for one in waiting if answered_by(step, one)), None)
                 if asked is not None:
@@ -86,3 +152,42 @@ def told(changes: list[Change]) -> str:
         f"{seen}{open_}Declare such a tool, and nothing is made twice: "
         f'@triage.tool(effect="once") above {name}'
     )
+
+
+def hold_back(run: Recorder, changes: list[Change], asked: list[Asked]) -> None:
+    """Stop before an answer is given on that asks once more for a change that ran or may have run.
+
+    changes: those of earlier attempts. asked: what this attempt has asked for, the newest last.
+    """
+    newest = asked[-1]
+    equal = [one for one in changes if (one.tool, one.arguments) == (newest.name, newest.arguments)]
+    if not equal:
+        return
+    session, given = run.session, plain(newest.arguments)
+    times = sum((one.name, one.arguments) == (newest.name, newest.arguments) for one in asked)
+    named = digest(session.salt, as_json(given, _LONGEST))
+    key = f"{newest.name}{_AGAIN}:{named}:{len(equal) - 1 + times}"
+    if key in session.state.approved:
+        return
+    how = "was made before" if equal[-1].ended else "was asked for before, and may have been made"
+    text = f"{equal[-1].text} {how}, and the model asks for it once more. May it be made again?"
+    effect = Effect.UNKNOWN.value
+    question = Question(key, newest.name, effect, given, text, doubt=False, kind=APPROVAL)
+    ask(run, question)
+
+
+def approved_again(session: Session) -> str | None:
+    """What the model is told where a person has just let it make a change once more."""
+    for event in reversed(session.events):
+        if isinstance(event, ApprovalGiven) and is_held(event.subject):
+            tool = event.subject.rsplit(":", 2)[0].removesuffix(_AGAIN)
+            told = f"A person has approved that {tool} is called once more: call it."
+            return told if event.decision == "approved" else None
+        if isinstance(event, AttemptFailed):
+            return None
+    return None
+
+
+def is_held(subject: str) -> bool:
+    """Whether a question is about an answer that was held back."""
+    return subject.rsplit(":", 2)[0].endswith(_AGAIN)

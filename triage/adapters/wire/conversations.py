@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from triage.adapters.tools import (
-    CallRefused,
-    Mistakes,
-    Refusal,
-    note_refused,
-    refusal_of,
-    tools_by_name,
-)
-from triage.core import Step, names_a_change
-from triage.core.manifest import schema_of
+from triage.adapters.tools import Mistakes, tools_by_name
+from triage.core import ErrorInfo, Step
 from triage.core.messages.base import (
     Answer,
     Asked,
@@ -26,7 +18,9 @@ from triage.core.messages.base import (
     listed,
     text_of,
 )
-from triage.engine import CUT, SEEN, Run, Tool, answered_by, answers, tally
+from triage.engine import CUT, SEEN, Run, answered_by, hold_back, open_changes, tally
+
+from .carrying import Carried, Carrying
 
 if TYPE_CHECKING:
     from .requests import Tee
@@ -42,18 +36,20 @@ def overheard(run: Run) -> Overheard:
     if not isinstance(found, Overheard):
         found = beside[SEEN] = Overheard(run)
         run.at_end = (*run.at_end, found.ended)
-        run.before_calls = (*run.before_calls, found.check)
     return found
 
 
 class Conversation:
     """The messages of a request. known: how many of them an earlier one had sent.
 
-    whole: each call in it has its result, and each result its call.
+    whole: each call in it has its result, and each result its call. name: tells it from others in the
+    attempt, empty for the first one. carried: the turns of earlier attempts in it; None without any.
     """
 
-    def __init__(self, messages: list[Any]) -> None:
+    def __init__(self, messages: list[Any], name: str = "", carried: Carried | None = None) -> None:
         self.messages = messages
+        self.name = name
+        self.carried = carried
         self.known = 0
         self.whole = False
 
@@ -61,90 +57,109 @@ class Conversation:
 class Overheard:
     """What the requests of one attempt have told.
 
-    open: streamed answers that are still being read.
+    open: streamed answers that are still being read. changes: those of earlier attempts that no tool has
+    recorded, and that are not to be made again. mistakes: calls that do not fit, while they may still be
+    made. last_error: what the agent's last model call raised, None once one has succeeded. ending: why its
+    last answer does not count, where it was cut off or refused. notes: what models are told beside the
+    hint. switches: whether another model's name is written into requests.
     """
 
     def __init__(self, run: Run) -> None:
         self.open: list[Tee] = []
+        self.changes = open_changes(run.session) if run.replay is not None else []
+        self.last_error: BaseException | None = None
+        self.ending: ErrorInfo | None = None
+        self.notes: tuple[str, ...] = ()
+        self.switches = True
         self._run = run
+        self._carrying = Carrying(run) if run.replay is not None else None
+        self._asked_for: list[Asked] = []
         self._calls: list[Asked] = []
         self._conversations: list[Conversation] = []
         self._tools: dict[str, Any] = {}
-        self._mistakes = Mistakes()
+        self.mistakes = Mistakes()
         self._claimed: set[int] = set()
 
-    def sent(self, wire: ProviderWire, messages: Any, tools: Any) -> Conversation:
-        """Read a request before it is sent: results of earlier calls are steps."""
+    def sent(
+        self, wire: ProviderWire, messages: Any, tools: Any, *, begins: bool = True
+    ) -> Conversation:
+        """Read a request before it is sent: results of earlier calls are steps.
+
+        begins: with what it does not go on with, it may begin a conversation of the agent's own.
+        """
         for tee in list(self.open):
             tee.left()
         if tools:
             self._tools.update(tools_by_name(listed(tools)))
-        if not isinstance(messages, list):
+        if isinstance(messages, str):
+            messages = [wire.user(messages)]
+        elif not isinstance(messages, list):
             return Conversation([])
-        going_on = self._going_on(messages)
+        going_on = self._going_on(wire, messages, begins=begins)
         new = messages[going_on.known :]
         for result in [one for message in new for one in wire.read(message).results]:
             asked = self._asked(result, continued=going_on.known > 0)
             if asked is not None:
                 self._calls.remove(asked)
-                self._mistakes.take(asked.name, asked.arguments, asked.id or None)
+                self.mistakes.take(asked.name, asked.arguments, asked.id or None)
                 self._record(asked, result)
         return going_on
 
-    def answered(self, answer: Answer | None, _error: Exception | None) -> None:
+    def answered(self, answer: Answer | None, error: Exception | None, *, brief: bool) -> None:
+        """Note how a call of the agent's model has ended. brief: an answer that is cut off is intended."""
+        self.last_error = error
+        if error is not None:
+            return
+        told = None if answer is None or answer.calls else ending_of(answer.ended)
+        self.ending = None if brief and told is not None and told.type_name == CUT else told
+
+    def asked(self, answer: Answer | None) -> None:
         """Note the calls that an answer asks for."""
         if answer is None:
             return
         known = {one.id for one in self._calls if one.id}
         new = [one for one in answer.calls if one.id not in known]
         self._calls += new
-        ending = ending_of(answer.ended)
-        cut = ending is not None and ending.type_name == CUT
-        self._mistakes.note(_ALL, new, self._tools, cut=cut)
+        self.mistakes.note(_ALL, new, self._tools)
+        self.hold(answer)
+        self._asked_for += answer.calls
 
-    def check(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
-        """Raise CallRefused for a call that a model asked for, and that is not whole or does not fit."""
-        given = tool.shown(arguments)
-        asked = next((one for one in self._calls if answers(None, tool.name, given, one)), None)
-        refusal = None if asked is None else self._refusal(asked, tool)
-        if asked is None or refusal is None:
-            return
-        id_ = asked.id or None
-        note_refused(self._run, asked.name, given, refusal.text, kind=refusal.kind, id=id_)
-        raise CallRefused(refusal)
-
-    def _refusal(self, asked: Asked, tool: Tool) -> Refusal | None:
-        known = self._mistakes.take(asked.name, asked.arguments, asked.id or None)
-        if known is not None or not tool.editable:
-            return known
-        # It has the names that its tool takes, as it was bound.
-        schema = {**(schema_of(tool.function) or {}), "required": []}
-        return refusal_of(asked, {tool.name: schema})
+    def hold(self, answer: Answer) -> None:
+        """Stop where an answer asks for a change that an earlier attempt has made, or may have."""
+        asked = list(self._asked_for)
+        for one in answer.calls if self.changes else ():
+            asked.append(one)
+            hold_back(self._run, self.changes, asked)
 
     def ended(self) -> None:
         """The attempt has ended: what is still open is left, and calls without a result are noted."""
         for tee in list(self.open):
             tee.left()
-        self._mistakes.settle(self._run, but=self._may_have_run)
+        self.mistakes.settle(self._run)
 
-    def _may_have_run(self, asked: Asked, refusal: Refusal) -> bool:
-        """Whether a tool that does not record itself may have changed something all the same."""
-        recorded = self._run.session.recorded_tools
-        return refusal.lenient and names_a_change(asked.name) and asked.name not in recorded
-
-    def _going_on(self, messages: list[Any]) -> Conversation:
+    def _going_on(self, wire: ProviderWire, messages: list[Any], *, begins: bool) -> Conversation:
         """The conversation that a request goes on with, or a new one."""
-        found, known = Conversation(messages), 0
+        found, known = None, 0
         for one in self._conversations:
-            count = _common(one.messages, messages)
-            if count > known:
-                found, known = one, count
-        if found.messages is messages:
+            common = _common(one.messages, messages)
+            if common > known and (one.carried is None or common >= one.carried.at):
+                found, known = one, common
+        if found is None:
+            carried = self._carrying.by(wire, messages) if begins and self._carrying else None
+            found = Conversation(messages, self._name(carried), carried)
             self._conversations.append(found)
             return found
         found.whole = found.whole and known == len(found.messages)
         found.messages, found.known = messages, known
         return found
+
+    def _name(self, carried: Carried | None) -> str:
+        """The name of a new conversation: that of the one it goes on with, else one of its own."""
+        if carried is not None:
+            return carried.name
+        taken = {one.name for one in self._conversations}
+        numbers = (str(number) for number in count(len(taken) + 1))
+        return "" if "" not in taken else next(one for one in numbers if one not in taken)
 
     def _asked(self, result: Result, *, continued: bool) -> Asked | None:
         """The call that a result answers; None for one of an earlier time."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
+from itertools import count
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,9 +23,11 @@ from triage.adapters.calls import (
     within,
 )
 from triage.adapters.conversations import guidance_text, records_models, repaired
+from triage.adapters.unheard import note_heard
 from triage.core import TriageError, child_logger
 from triage.core.messages.base import Answer, Shrink, mapping, max_tokens_of, text_or_none
-from triage.engine import Run, calling, current
+from triage.engine import Recorder, Run, calling, current
+from triage.engine.run import open_attempts
 
 from .bodies import DONE, Kept, Reader, answer_in, content_type, is_stream, kept
 from .conversations import Overheard, overheard
@@ -59,13 +63,37 @@ def untouched(method: str, path: str, *, explicit: bool = False) -> bool:
 
     explicit: it is seen also where the agent's seam is off, and in the attempts of adapters.
     """
+    if method.upper() != "POST" or _passing.get() or not knows(path):
+        return True
     run = current.get()
-    if run is None or method.upper() != "POST" or _passing.get() or not knows(path):
+    if run is None or current.is_left_behind:
+        note_unseen()
         return True
     call = calling.get()
     if call is not None and call.kind in ("model", "judge"):  # it is part of a recorded call
         return True
     return not explicit and (run.session.config.seam == "off" or records_models(run))
+
+
+_unseen = count(1)
+
+
+def note_unseen() -> None:
+    """A model is asked outside of any run while attempts go on: say once what that may mean."""
+    if not current.is_unknown or not any(map(_is_seen, list(open_attempts.values()))):
+        return
+    number = next(_unseen)
+    _log.log(
+        logging.WARNING if number == 1 else logging.DEBUG,
+        "a request to a model was made outside of any run while runs go on (%d so far): it is not "
+        "recorded. If an agent made it, in a thread or task that was started before its run, give the "
+        "work its context: contextvars.copy_context().run(…). Otherwise nothing is amiss",
+        number,
+    )
+
+
+def _is_seen(run: Recorder) -> bool:
+    return not (run.over or records_models(run))
 
 
 class RefusedRequest(Exception):
@@ -141,6 +169,7 @@ def model_request(
     if asked is None or not isinstance(run, Run):
         return None
     raw = content.encode() if isinstance(content, str) else content
+    note_heard()
     try:
         return ModelRequest(run, asked, path, raw, signed=_is_signed(headers), hint=hint)
     except TriageError:
@@ -174,18 +203,25 @@ class ModelRequest:
         self._stream: Stream | None = None
         messages = self._body.get(self._endpoint.messages)
         tools = self._body.get("tools") or mapping(self._body.get("toolConfig")).get("tools")
-        self._conversation = self.overheard.sent(self._endpoint.wire, messages, tools)
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
         inside = within()
+        self._is_own = not inside
+        begins = not (inside or is_continued(self._body))
+        self._conversation = self.overheard.sent(
+            self._endpoint.wire, messages, tools, begins=begins
+        )
+        carried = self._conversation.carried
+        said_before = b"" if carried is None else json.dumps(carried.turns).encode()
         provider = self._endpoint.provider
         self._call = ModelCall(
             name=f"{provider} {inside}" if inside else provider,
-            model=run.guidance.model or self._model(path),
+            model=(self._other_model or "") or self._model(path),
             said=self._endpoint.wire.new_in(messages),
-            key=sha256(path.encode() + b"\n" + raw).hexdigest()[:_DIGITS],
+            key=sha256(path.encode() + b"\n" + raw + said_before).hexdigest()[:_DIGITS],
             form=Form(read=self._read),
             is_brief=is_brief(max_tokens_of(self._body)),
             is_seen=True,
+            conversation=self._conversation.name,
         )
 
     def _model(self, path: str) -> str:
@@ -206,8 +242,17 @@ class ModelRequest:
     def begin(self) -> Stream:
         """Begin the recorded call, or find its recorded answer."""
         self.run.session.raise_held()
-        self._stream = Stream(self.run, self._call, self.overheard.answered)
+        self._stream = Stream(self.run, self._call, self._ended)
         return self._stream
+
+    def _ended(self, answer: Answer | None, error: Exception | None) -> None:
+        if self._is_own:
+            self.overheard.answered(answer, error, brief=self._call.is_brief)
+        self.overheard.asked(answer)
+
+    @property
+    def _other_model(self) -> str | None:
+        return self.run.guidance.model if self.overheard.switches else None
 
     def changed(self) -> bytes | None:
         """The body to send; None: as the client wrote it. Read when it is sent: the hint may come late."""
@@ -221,16 +266,22 @@ class ModelRequest:
         guidance = self.run.guidance
         endpoint, given = self._endpoint, self._body
         body = dict(given)
-        if guidance.model is not None and "model" in body:
-            body["model"] = guidance.model
+        other = self._other_model
+        if other is not None and "model" in body:
+            body["model"] = other
             if self._stream is not None:
-                self._stream.asks(guidance.model)
+                self._stream.asks(other)
         wire, name = endpoint.wire, endpoint.messages
         shrink = Shrink.of(guidance, self.run)
-        messages = wire.shrunk(body.get(name) or [], shrink)
+        messages, carried = body.get(name) or [], self._conversation.carried
+        if carried is not None and not is_continued(body):
+            given_by_client = [wire.user(messages)] if isinstance(messages, str) else messages
+            messages = carried.within(given_by_client)
+        messages = wire.shrunk(messages, shrink)
         if not isinstance(messages, str) and not is_continued(body):
-            messages = self._repaired(messages, is_given=shrink is None)
-        hint = guidance_text(guidance) if self._hint else None
+            messages = self._repaired(messages, is_given=shrink is None and carried is None)
+        told = (guidance_text(guidance), *self.overheard.notes) if self._hint else ()
+        hint = "\n".join(filter(None, told)) or None
         body[name] = wire.hinted(messages, hint)
         if body == given:
             return None
@@ -260,6 +311,11 @@ class ModelRequest:
 
     def is_whole(self, pieces: list[Any]) -> bool:
         return self._endpoint.wire.is_whole(pieces)
+
+    def answer_of(self, pieces: list[Any]) -> Answer:
+        """What the pieces of a stream say together."""
+        wire = self._endpoint.wire
+        return wire.answer(wire.whole(pieces))
 
     def is_last(self, piece: Any) -> bool:
         """Whether nothing comes behind this event of a stream."""
@@ -334,6 +390,9 @@ class Tee:
                 return
             if piece != DONE:
                 self._pieces.append(piece)
+                if self._overheard.changes and self._request.is_whole([piece]):
+                    # Readers may stop here, and do what they were asked to.
+                    self._overheard.hold(self._request.answer_of(self._pieces))
             if self._request.is_last(piece):
                 self._done()
                 return

@@ -51,10 +51,9 @@ class Says(NamedTuple):
 
 
 class Asks(NamedTuple):
-    """The model asks for tools, all in one turn. ended: `length` where the answer is cut off."""
+    """The model asks for tools, all in one turn."""
 
     calls: tuple[Call, ...]
-    ended: str = "stop"
 
 
 class Fails(NamedTuple):
@@ -90,9 +89,9 @@ def says(text: str, *, ended: str = "stop") -> Says:
     return Says(text, ended)
 
 
-def asks(*calls: Call, ended: str = "stop") -> Asks:
+def asks(*calls: Call) -> Asks:
     """A turn that asks for tools."""
-    return Asks(calls, ended)
+    return Asks(calls)
 
 
 def call(tool: str, /, **arguments: Any) -> Call:

@@ -1,27 +1,33 @@
-"""What an own loop is made of: clients of models, and conversations as the wire of each has them."""
+"""Clients of models as plain loops use them: each with the form of its conversations."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 import anthropic
+import anyio.from_thread
 import httpx2
 import openai
 from google import genai
 from google.genai import types
 from openai.lib.streaming.chat import ChatCompletionStreamState
+from recorded_clients import ANSWERS
 
+assert ANSWERS  # its module has the clients read what machine they are on
+TURNS = 10
 LOOKED_UP: dict[str, Any] = {"query": {"type": "string"}}
 CHARGED: dict[str, Any] = {"cents": {"type": "integer"}}
+SENT: dict[str, Any] = {"to": {"type": "string"}}
 PARAMETERS = {
     "search": {"type": "object", "properties": LOOKED_UP, "required": ["query"]},
     "charge": {"type": "object", "properties": CHARGED, "required": ["cents"]},
+    "send": {"type": "object", "properties": SENT, "required": ["to"]},
 }
 
 
@@ -233,7 +239,7 @@ def anthropic_messages_sync(url: str, *, stream: bool) -> Generator[Ask]:
         yield ask
 
 
-def _genai(url: str, **options: Any) -> genai.Client:
+def genai_client(url: str, **options: Any) -> genai.Client:
     return genai.Client(api_key="x", http_options=types.HttpOptions(base_url=url, **options))
 
 
@@ -252,7 +258,7 @@ def _parts(pieces: list[types.GenerateContentResponse]) -> list[types.Part]:
 
 @asynccontextmanager
 async def google_aiohttp(url: str, *, stream: bool) -> AsyncGenerator[Ask]:
-    async with _google(_genai(url), stream=stream) as ask:
+    async with _google(genai_client(url), stream=stream) as ask:
         yield ask
 
 
@@ -260,7 +266,7 @@ async def google_aiohttp(url: str, *, stream: bool) -> AsyncGenerator[Ask]:
 async def google_httpx(url: str, *, stream: bool) -> AsyncGenerator[Ask]:
     async with (
         httpx2.AsyncClient() as client,
-        _google(_genai(url, httpx_async_client=client), stream=stream) as ask,
+        _google(genai_client(url, httpx_async_client=client), stream=stream) as ask,
     ):
         yield ask
 
@@ -281,7 +287,7 @@ async def _google(client: genai.Client, *, stream: bool) -> AsyncGenerator[Ask]:
 
 @contextmanager
 def google_sync(url: str, *, stream: bool) -> Generator[Ask]:
-    with _genai(url) as client:
+    with genai_client(url) as client:
 
         def ask(contents: Any) -> Any:
             given: dict[str, Any] = {"model": "m", "contents": contents, "config": CONFIG}
@@ -377,3 +383,43 @@ CLIENTS = {
     "litellm, Router": Client(Chat, litellm_router),
     "litellm, sync": Client(Chat, litellm_sync),
 }
+
+
+@asynccontextmanager
+async def own_loop(
+    name: str, url: str, tools: Mapping[str, Any], *, stream: bool
+) -> AsyncGenerator[Callable[[str], Any]]:
+    """Thirty lines around a client, sync around a sync one. tools: async functions by name."""
+    talk = CLIENTS[name].talk
+    opened = CLIENTS[name].open(url, stream=stream)
+    async with AsyncExitStack() as stack:
+        if hasattr(opened, "__aenter__"):
+            ask = await stack.enter_async_context(opened)
+
+            async def agent(task: str) -> str:
+                said = talk(task)
+                for _ in range(TURNS):
+                    calls = said.take(await ask(said.messages))
+                    if not calls:
+                        return str(said.text)
+                    said.give([(one, await tools[one.name](**one.arguments)) for one in calls])
+                raise RuntimeError(f"no answer after {TURNS} turns")
+
+            yield agent
+            return
+        ask = stack.enter_context(opened)
+
+        def agent_sync(task: str) -> str:
+            said = talk(task)
+            for _ in range(TURNS):
+                calls = said.take(ask(said.messages))
+                if not calls:
+                    return str(said.text)
+                said.give([(one, call(one)) for one in calls])
+            raise RuntimeError(f"no answer after {TURNS} turns")
+
+        def call(one: Called) -> str:
+            work = functools.partial(tools[one.name], **one.arguments)
+            return str(anyio.from_thread.run(work))
+
+        yield agent_sync

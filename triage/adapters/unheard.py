@@ -1,0 +1,138 @@
+"""Models that may not ask over HTTP: their calls are recorded where the framework makes them.
+
+Whether one does is known once it has been asked. Until then its call is recorded when it has ended, and
+only if nothing of it was seen on the wire meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar
+
+from .calls import Stream, StreamLeft
+
+T = TypeVar("T")
+_listening: ContextVar[_Heard | None] = ContextVar("triage_listening", default=None)
+
+
+class Kind(NamedTuple):
+    """A model as a framework has it: its class, and its name."""
+
+    type: type
+    name: str
+
+
+class _Heard:
+    """Whether a request to a model has left meanwhile."""
+
+    any = False
+
+
+ON_WIRE: set[Kind] = set()
+"""Models that ask over HTTP, where their calls are recorded."""
+UNHEARD: set[Kind] = set()
+"""Models whose calls are recorded here."""
+
+
+def note_heard() -> None:
+    """Note that a request to a model leaves, and is recorded."""
+    heard = _listening.get()
+    if heard is not None:
+        heard.any = True
+
+
+class Unheard:
+    """A model call of a framework. known: its recorded answer; None where it must be asked for.
+
+    hint: what the framework tells the model; None also where that is written into the request that leaves.
+    begin: begins the recorded call; None for one that is recorded on the wire. at_once: before it is asked.
+    """
+
+    def __init__(
+        self, kind: Kind, begin: Callable[[], Stream] | None, hint: str | None, *, at_once: bool
+    ) -> None:
+        self.hint = hint
+        self._kind = kind
+        self._begin = begin
+        self._heard = _Heard()
+        self._made = begin() if at_once and begin is not None else None
+        self.known: Any = None if self._made is None else self._made.known
+
+    @contextmanager
+    def listening(self) -> Generator[None]:
+        """Around code that may send the request; not around a `yield`."""
+        token = _listening.set(self._heard)
+        try:
+            yield
+        finally:
+            _listening.reset(token)
+
+    async def pieces(self, source: AsyncIterator[T]) -> AsyncIterator[T]:
+        """The pieces of an answer as they come; the first one may send the request."""
+        while True:
+            with self.listening():
+                piece = await anext(source, _END)
+            if isinstance(piece, _End):
+                return
+            yield piece
+
+    def pieces_sync(self, source: Iterator[T]) -> Iterator[T]:
+        """`pieces` for sync code."""
+        while True:
+            with self.listening():
+                piece = next(source, _END)
+            if isinstance(piece, _End):
+                return
+            yield piece
+
+    def done(self, answer: Any) -> None:
+        """Record the complete answer, as the framework has it."""
+        made = self._recorded()
+        if made is not None:
+            made.done(answer)
+
+    def failed(self, error: BaseException) -> None:
+        """Record that the call broke off with this error. Does nothing after `done`."""
+        made = self._recorded()
+        if made is not None:
+            made.failed(error)
+
+    def _recorded(self) -> Stream | None:
+        """The recorded call, begun now at the latest; None where it is recorded on the wire."""
+        if self._begin is None or self._made is not None:
+            return self._made
+        begin, self._begin = self._begin, None
+        (ON_WIRE if self._heard.any else UNHEARD).add(self._kind)
+        self._made = None if self._heard.any else begin()
+        return self._made
+
+    @contextmanager
+    def passing(self) -> Generator[None]:
+        """As `Stream.passing`."""
+        try:
+            yield
+        except GeneratorExit:
+            self.failed(StreamLeft())
+            raise
+        except BaseException as error:
+            self.failed(error)
+            raise
+
+    async def durable(self) -> None:
+        """As `Stream.durable`."""
+        if self._made is not None:
+            await self._made.durable()
+
+    def durable_sync(self) -> None:
+        """As `Stream.durable_sync`."""
+        if self._made is not None:
+            self._made.durable_sync()
+
+
+class _End:
+    """Stands behind the last piece."""
+
+
+_END = _End()

@@ -1,0 +1,88 @@
+"""Turns of earlier attempts with which the conversations of an attempt go on, in a provider's form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+from triage.adapters.conversations import Turn, carried, continued, guidance_text, repaired, use
+from triage.core.messages.base import Asked, ProviderWire
+from triage.engine import Run, says_the_same
+
+from .bodies import response_in
+
+_NEXT = "Go on."
+"""Stands between two answers of a model that follow each other."""
+
+
+class Carried(NamedTuple):
+    """Turns that a conversation goes on with. name: its name in earlier attempts.
+
+    at: how many messages of the client's own stand before them.
+    """
+
+    name: str
+    at: int
+    turns: list[Any]
+
+    def within(self, messages: list[Any]) -> list[Any]:
+        """The client's messages with these turns in their place."""
+        return [*messages[: self.at], *self.turns, *messages[self.at :]]
+
+
+class Carrying:
+    """What an attempt's conversations go on with. Each of the earlier ones is gone on with once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        turns = carried(run)
+        names = dict.fromkeys(one.conversation for one in turns if one.kind == "model")
+        self._waiting = {
+            name: [one for one in turns if one.kind == "tool" or one.conversation == name]
+            for name in names
+        }
+
+    def by(self, wire: ProviderWire, messages: list[Any]) -> Carried | None:
+        """What a conversation that begins with these messages goes on with; None for nothing.
+
+        It is the one that began with the same words, else the next one: what a prompt says may change.
+        """
+        waiting = {name: turns for name, turns in self._waiting.items() if _asks(wire, turns)}
+        said = wire.new_in(messages)
+        same = [name for name, turns in waiting.items() if says_the_same(_said(turns), said, ())]
+        name = next(iter([*same, *waiting]), None)
+        if name is None:
+            return None
+        made = self._messages(wire, self._waiting.pop(name))
+        return Carried(name, len(messages), made)
+
+    def _messages(self, wire: ProviderWire, turns: list[Turn]) -> list[Any]:
+        def answer(turn: Turn) -> tuple[list[Any], Iterable[Asked]] | None:
+            response = response_in(wire, turn.value)
+            return None if response is None else (wire.turn(response), wire.answer(response).calls)
+
+        def result(_asked: Asked, _turn: Turn) -> None:
+            return None
+
+        found = continued(turns, answer=answer, result=result, use=partial(use, self._run))
+        answers = [one for one in found if one is not None]
+        made: list[Any] = []
+        for message in repaired(wire, answers).messages:  # which gives each call its result
+            if made and {wire.read(one).role for one in (made[-1], message)} == {"model"}:
+                made.append(wire.user(_NEXT))
+            made.append(message)
+        is_answered = bool(made) and wire.read(made[-1]).role == "model"
+        # A final answer is asked for anew, unless something is said to it.
+        return made[:-1] if is_answered and guidance_text(self._run.guidance) is None else made
+
+
+def _asks(wire: ProviderWire, turns: list[Turn]) -> bool:
+    """Whether the model of a conversation has asked for calls."""
+    answers = (response_in(wire, turn.value) for turn in turns if turn.kind == "model")
+    return any(wire.answer(one).calls for one in answers if one is not None)
+
+
+def _said(turns: list[Turn]) -> Any:
+    """What a conversation began with."""
+    return next(turn.said for turn in turns if turn.kind == "model")
