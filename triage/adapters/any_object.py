@@ -39,7 +39,7 @@ def runner_of(target: object) -> Callable[..., Any] | None:
     if entry is not None:
         known = entry
 
-        async def attempt(task: Any, *, _run: Run, **kwargs: Any) -> Any:
+        async def attempt(task: Any, *, run: Run, **kwargs: Any) -> Any:  # noqa: ARG001 - in place of a hint
             return await _called(known, task, kwargs)
 
         return _named(attempt, target)
@@ -48,7 +48,7 @@ def runner_of(target: object) -> Callable[..., Any] | None:
         return None
     sync = entry
 
-    def attempt_sync(task: Any, *, _run: Run, **kwargs: Any) -> Any:
+    def attempt_sync(task: Any, *, run: Run, **kwargs: Any) -> Any:  # noqa: ARG001 - in place of a hint
         result = _called(sync, task, kwargs)
         if inspect.isawaitable(result):
             raise UsageError(
