@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -151,6 +152,31 @@ async def test_calls_that_change_nothing_are_made_again_as_bare_code_would() -> 
     world = World(["check_stock", "python"], ["look"], look=1)
     assert await world.agent().run("t") == "done"
     assert world.made.count("look") == 2
+
+
+async def test_it_is_said_once_which_tools_are_made_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "triage")
+    agent = World(["get_stock", "python"], ["look_at"], look_at=2).agent(name=f"stock {uuid4()}")
+    assert await agent.run("t") == "done"
+    said = [one.getMessage() for one in caplog.records if "record nothing" in one.getMessage()]
+    assert len(said) == 1
+    assert '"python"' in said[0]
+    assert "get_stock" not in said[0]
+
+
+async def test_it_is_said_once_that_nothing_was_seen(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "triage")
+    failed = iter([ConnectionError("reset"), ConnectionError("reset")])
+
+    async def works(task: str) -> str:
+        for error in failed:
+            raise error
+        return task
+
+    agent = Agent(works, name=f"works {uuid4()}", environment=VirtualTime())
+    assert await agent.run("t") == "t"
+    said = [one for one in caplog.records if "recorded nothing" in one.getMessage()]
+    assert len(said) == 1
 
 
 async def test_whoever_wants_it_has_the_function_called_again() -> None:

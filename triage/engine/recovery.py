@@ -87,7 +87,13 @@ from .returning import (
     was_stopped,
 )
 from .run import Guidance, Recorder
-from .undeclared import HOW_TO_GO_ON, approved_again, carries_turns, repeats_changes
+from .undeclared import (
+    HOW_TO_GO_ON,
+    approved_again,
+    carries_turns,
+    repeats_changes,
+    say_called_again,
+)
 from .watching import standard_rules
 
 
@@ -626,6 +632,7 @@ async def _plan_next(session: Session, context: FailureContext, action: Proceed)
     """How the attempt after this action starts, by the action alone."""
     following = await _next_by(session, context, action)
     if not carries_turns(session) or repeats_changes(session) is None:
+        say_called_again(session)
         return following
     logger.info(
         "%s: the conversation goes on with its earlier turns, as calls that no tool has recorded would "

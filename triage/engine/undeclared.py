@@ -18,9 +18,12 @@ from triage.core import (
     RunResumed,
     StepRecorded,
     digest,
+    infer_effect,
     is_reused,
+    logger,
     names_a_change,
     plain,
+    quote,
 )
 from triage.core.constructors import Struct
 from triage.core.messages.base import Asked
@@ -43,6 +46,8 @@ HOW_TO_GO_ON = (
 )
 _AGAIN = " again"
 """Follows the tool in the key of a question whether it may be called again."""
+_said: set[str] = set()
+"""Names of agents of which it was said already what is made again."""
 _LONGEST = 300
 _MOST = 10
 
@@ -84,6 +89,40 @@ def goes_on(session: Session) -> bool:
     return session.config.durability.undeclared == "carry" or is_marked is True
 
 
+def say_called_again(session: Session) -> None:
+    """Log, once an agent, what is made again as nothing records it, where its function is called again."""
+    name = session.config.name
+    if name in _said or getattr(session.config.function, RECORDS_TOOLS, False) is True:
+        return
+    known = _recorded(session)
+    asked = dict.fromkeys(
+        one.name
+        for event in session.events
+        if isinstance(event, StepRecorded) and (event.step.metadata or {}).get(SEEN) is True
+        for one in asked_in(event.step)
+    )
+    tools = [tool for tool in asked if tool not in known and infer_effect(tool) is not Effect.READ]
+    if tools:
+        _said.add(name)
+        logger.info(
+            "agent %s is called again, and so are tools that record nothing: %s. With @triage.tool above "
+            "one it is given its result instead", name, ", ".join(map(quote, tools[:_MOST])),
+        )  # fmt: skip
+    elif not session.has_calls and not session.state.all_steps:
+        _said.add(name)
+        logger.info(
+            "agent %s is called again from its beginning: it has asked no model that was seen, and "
+            "recorded nothing", name,
+        )  # fmt: skip
+
+
+def _recorded(session: Session) -> set[str]:
+    """Tools that are known to record their calls."""
+    known = {call.tool for call in session.state.calls.values() if call.kind != "model"}
+    known |= {tool.name for tool in tools_within(session.config.function, dict(session.kwargs))}
+    return known | session.recorded_tools
+
+
 def open_changes(session: Session) -> list[Change]:
     """The changes that another call of the function would repeat."""
     recorded = getattr(session.config.function, RECORDS_TOOLS, False) is True
@@ -93,8 +132,7 @@ def open_changes(session: Session) -> list[Change]:
     known = {call.tool for call in session.state.calls.values() if call.kind != "model"}
     if not undeclared_changes(session.events, known, stands=stands):
         return []
-    known |= {tool.name for tool in tools_within(session.config.function, dict(session.kwargs))}
-    return undeclared_changes(session.events, known | session.recorded_tools, stands=stands)
+    return undeclared_changes(session.events, _recorded(session), stands=stands)
 
 
 def undeclared_changes(
