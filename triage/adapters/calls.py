@@ -53,6 +53,7 @@ from triage.engine import (
     mend_sync,
     note_try,
     record_call,
+    tally,
     within_call,
 )
 
@@ -404,15 +405,21 @@ class UnfinishedStream(ConnectionError):
 class Stream:
     """A model call that is begun and ended by hand, as its answer may come in pieces: see `Seam.stream`.
 
-    known: the recorded answer, for the framework. None: it must be asked for.
+    known: the recorded answer, for the framework. None: it must be asked for. key: of the call, None for
+    one that is reused. again: key of the same call where this is another try of it.
     """
 
-    def __init__(self, run: Run, call: ModelCall, ended: Ended = ignore_end) -> None:
+    def __init__(
+        self, run: Run, call: ModelCall, ended: Ended = ignore_end, *, again: str | None = None
+    ) -> None:
         self._run = run
+        if again is not None:
+            tally(run).not_begun(again)
         self._asking = RecordedModelCall(call, lambda: None)  # begun and ended by hand
         self._ended = ended
         begun = begin(run, self._asking, (), {})
         self._begun = begun if isinstance(begun, Begun) else None
+        self.key = begun.key if isinstance(begun, Begun) else None
         self.known: Any = None
         if self._begun is not None:
             self._begun.idle = False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from triage.adapters.calls import ModelCall
 from triage.adapters.tools import Mistakes, tools_by_name
 from triage.core import ErrorInfo, Step
 from triage.core.messages.base import (
@@ -19,6 +20,7 @@ from triage.core.messages.base import (
     text_of,
 )
 from triage.engine import CUT, SEEN, Run, answered_by, hold_back, open_changes, tally
+from triage.engine.event_loop import current_caller
 
 from .carrying import Carried, Carrying
 
@@ -79,6 +81,22 @@ class Overheard:
         self._tools: dict[str, Any] = {}
         self.mistakes = Mistakes()
         self._claimed: set[int] = set()
+        # By the task or thread that asked, for its last request where that failed.
+        self._failed: dict[int, tuple[ModelCall, str]] = {}
+
+    def begun(self, call: ModelCall) -> str | None:
+        """A request begins: the key of the call that it is another try of, None for a call of its own.
+
+        Clients repeat a request that failed, in the same task, before they ask anything else.
+        """
+        before, key = self._failed.pop(current_caller(), (None, None))
+        same = before is not None and (before.name, before.key) == (call.name, call.key)
+        return key if same else None
+
+    def failed(self, call: ModelCall, key: str | None) -> None:
+        """A request failed in a way for which a client makes it again. key: of its recorded call."""
+        if key is not None:
+            self._failed[current_caller()] = (call, key)
 
     def sent(
         self, wire: ProviderWire, messages: Any, tools: Any, *, begins: bool = True

@@ -134,6 +134,17 @@ def record(call: Stream, response: Any, failed: RefusedRequest | None) -> None:
         call.failed(failed)
 
 
+_REPEATED = (408, 409, 425, 429)
+"""Statuses below 500 that clients repeat a request for."""
+
+
+def may_be_repeated(error: Exception) -> bool:
+    """Whether a client makes the same request again behind this failure."""
+    if isinstance(error, RefusedRequest):
+        return error.status_code >= 500 or error.status_code in _REPEATED
+    return True
+
+
 class FailedStream(Exception):
     """A stream ended with an error that the provider reports in it."""
 
@@ -242,13 +253,16 @@ class ModelRequest:
     def begin(self) -> Stream:
         """Begin the recorded call, or find its recorded answer."""
         self.run.session.raise_held()
-        self._stream = Stream(self.run, self._call, self._ended)
+        again = self.overheard.begun(self._call)
+        self._stream = Stream(self.run, self._call, self._ended, again=again)
         return self._stream
 
     def _ended(self, answer: Answer | None, error: Exception | None) -> None:
         if self._is_own:
             self.overheard.answered(answer, error, brief=self._call.is_brief)
         self.overheard.asked(answer)
+        if error is not None and self._stream is not None and may_be_repeated(error):
+            self.overheard.failed(self._call, self._stream.key)
 
     @property
     def _other_model(self) -> str | None:
