@@ -91,7 +91,8 @@ async def wrong_arguments(bench: Any) -> None:
     """Arguments that a tool does not take: the model is told which it takes, by the recommended policy."""
     rules = (DONE, Rule(CHARGE, "cents"), Rule(asks(call("charge", euros=3))))
     done = await play(bench, Script(rules))
-    done.check_done(deeds=["charge(300)"], requests=3)
+    misfit = "schema_mismatch: invalid_arguments"
+    done.check_done(deeds=["charge(300)"], requests=3, diagnosis=misfit)
     refused = [(step.tool_input, step.exception_type) for step in done.tools if step.error]
     assert refused == [({"euros": 3}, "InvalidArguments")], f"the refused calls are {refused}"
 

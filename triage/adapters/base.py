@@ -67,6 +67,7 @@ from triage.core import (
     Rollback,
     Step,
     UsageError,
+    capture,
     child_logger,
     digest,
     effect_of,
@@ -79,6 +80,7 @@ from triage.core.messages.base import arguments as read_arguments
 from triage.engine import (
     ANSWER,
     APPROVAL,
+    CUT,
     ELSEWHERE,
     MODEL,
     SAID,
@@ -314,10 +316,12 @@ class Adapter(ABC):
         except Exception as error:
             seam.settle()
             self.explain(error)
+            seam.blame(error)
             raise
         seam.settle()
         failure = self.soft_failure(result)
         if failure is not None:
+            seam.blame(failure)
             cause = None if failure is seam.last_error else seam.last_error
             raise failure from failure.__cause__ or cause
         if seam.last_error is not None:
@@ -587,9 +591,19 @@ class Seam:
             self._overheard.answered(answer, error, brief=brief)
             if answer is not None and answer.calls:
                 known = self._tools if tools is None else tools_by_name(tools)
-                self._overheard.mistakes.note(who, answer.calls, known)
+                cut = self._overheard.cut is not None
+                self._overheard.mistakes.note(who, answer.calls, known, cut=cut)
 
         return ended
+
+    def blame(self, error: BaseException) -> None:
+        """Say of data that does not fit that the answer which gives it was cut off, if it was."""
+        cut = self._overheard.cut
+        said = capture(error).decisive
+        kind = None if said is None or said.hint is None else said.hint.get("failure_type")
+        if cut is not None and kind == FailureType.SCHEMA_MISMATCH:
+            failure_type, cause = ENDINGS[cut.type_name]
+            hint(error, failure_type=failure_type, cause=cause)
 
     @property
     def _tools(self) -> Tools:
@@ -622,17 +636,15 @@ class Seam:
         A tool that pauses the framework, for an approval, must not look like one that failed: pass its
         signal through `triage.not_attempted`.
         """
-        refusal = self._refusal(name, arguments, options.get("id"))
+        refusal = self._refusal(name, arguments, options)
         if refusal is not None:
             return _answer_to(refusal, options.get("refused"))
-        function = options.get("function")
-        if is_tool(function):
+        if is_tool(options.get("function")):
             self.run.check_open()
-            work, known = do, Effect(getattr(function, TOOL_ATTRIBUTE).effect)
+            work = do
         else:
             work = partial(make, self.run, self._recorded(name, arguments, do, options))
-            known = self.effect_of(name, options.get("effect"))
-        if known in UNSAFE and self.finishing is not None:
+        if self._effect_of(name, options) in UNSAFE and self.finishing is not None:
             seconds = options.get("finishing", self.adapter.finishing)
             return await self.finishing.run(work, seconds)
         return await work()
@@ -641,7 +653,7 @@ class Seam:
         self, name: str, arguments: Any, do: Callable[[], Any], **options: Unpack[ToolOptions]
     ) -> Any:
         """`tool` for sync hooks, in a thread of the attempt."""
-        refusal = self._refusal(name, arguments, options.get("id"))
+        refusal = self._refusal(name, arguments, options)
         if refusal is not None:
             return _answer_to(refusal, options.get("refused"))
         if is_tool(options.get("function")):
@@ -663,11 +675,23 @@ class Seam:
             declared=lambda: Declared(options.get("schema")),
         )
 
-    def _refusal(self, name: str, arguments: Any, id_: str | None) -> CallRefused | None:
+    def _effect_of(self, name: str, options: ToolOptions) -> Effect:
+        function = options.get("function")
+        if is_tool(function):
+            return Effect(getattr(function, TOOL_ATTRIBUTE).effect)
+        return self.effect_of(name, options.get("effect"))
+
+    def _refusal(self, name: str, arguments: Any, options: ToolOptions) -> CallRefused | None:
         """Record and return why a call is refused; None where it may be made."""
+        id_ = options.get("id")
         refusal = self._overheard.mistakes.take(name, arguments, id_)
-        if refusal is None or self.adapter.validates or refusal.kind == UNKNOWN:
+        if refusal is None or refusal.kind == UNKNOWN:
             return None  # there is such a tool, if it is called
+        if refusal.kind == CUT:
+            if self._effect_of(name, options) not in UNSAFE:
+                return None
+        elif self.adapter.validates:
+            return None
         note_refused(
             self.run, name, read_arguments(arguments), refusal.text, kind=refusal.kind, id=id_
         )

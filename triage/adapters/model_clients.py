@@ -181,10 +181,10 @@ async def _converse(
         response = as_data(await ask(messages, declared))
         messages = [*messages, *wire.turn(response)]
         answer = wire.answer(response)
+        ending = ending_of(answer.ended)
+        if ending is not None:  # what it asks for may not be whole
+            raise cut_short(ending)
         if not answer.calls:
-            ending = ending_of(answer.ended)
-            if ending is not None:
-                raise cut_short(ending)
             return Conversation(answer.text, messages)
         messages += wire.joined(await _side_by_side(wire, answer.calls, tools), None)
     raise RuntimeError(f"no answer after {turns} turns")

@@ -13,7 +13,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from triage.classifiers import check
+from triage.classifiers import arguments_of, check
 from triage.core import (
     Cause,
     Effect,
@@ -25,9 +25,9 @@ from triage.core import (
     not_attempted,
     plain,
 )
-from triage.core.messages.base import Asked
+from triage.core.messages.base import ENDINGS, Asked
 from triage.core.messages.base import arguments as read_arguments
-from triage.engine import Recorder, manifest_of
+from triage.engine import CUT, Recorder, manifest_of
 
 NEAR = 20
 """The most tools that are listed to a model that asked for one that does not exist."""
@@ -38,16 +38,21 @@ Tools = Mapping[str, Mapping[str, Any] | None]
 
 
 class Refusal(NamedTuple):
-    """Why a call that a model asks for cannot be made. text: for the model. kind: `UnknownTool` or
-    `InvalidArguments`.
+    """Why a call that a model asks for cannot be made. text: for the model. kind: `UnknownTool`,
+    `InvalidArguments`, or `CUT` for a call of an answer that was cut off. lenient: a tool may have taken
+    it all the same.
     """
 
     text: str
     kind: str
+    lenient: bool = False
+
+
+_HALF = "the answer that asks for this call was cut off at the token limit"
 
 
 class CallRefused(Exception):
-    """A tool was not called, because the model's arguments do not fit it.
+    """A tool was not called, because the model's arguments do not fit it or are not whole.
 
     The message is for the model. An adapter whose framework can do so returns it as the call's result, and
     the conversation goes on; otherwise the exception ends the attempt.
@@ -56,7 +61,10 @@ class CallRefused(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
         not_attempted(self)
-        hint(self, failure_type=FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_ARGUMENTS)
+        kind, cause = FailureType.SCHEMA_MISMATCH, Cause.INVALID_ARGUMENTS
+        if refusal.kind == CUT:
+            kind, cause = ENDINGS[CUT]
+        hint(self, failure_type=kind, cause=cause)
 
 
 def tools_by_name(declared: Iterable[Any] | Mapping[str, Any] | None) -> Tools:
@@ -88,8 +96,13 @@ def refusal_of(asked: Asked, tools: Tools) -> Refusal | None:
     given = read_arguments(asked.arguments)
     if not isinstance(given, Mapping) and given not in (None, ""):
         return Refusal(f"the arguments of {asked.name!r} are no JSON object", MISFIT)
-    problem = check(asked.name, given or {}, tools[asked.name])
-    return None if problem is None else Refusal(problem.text, MISFIT)
+    schema = tools[asked.name]
+    problem = check(asked.name, given or {}, schema)
+    if problem is None:
+        return None
+    listed = "" if problem.kind == "value" else arguments_of(schema)
+    text = f"{problem.text}; its arguments are: {listed}" if listed else problem.text
+    return Refusal(text, MISFIT, lenient=problem.kind in ("type", "value"))
 
 
 def note_refused(
@@ -123,11 +136,18 @@ class Mistakes:
     def __init__(self) -> None:
         self._of: dict[str, list[tuple[Asked, Refusal]]] = {}
 
-    def note(self, who: str, asked: Iterable[Asked], tools: Tools) -> None:
-        """Check the calls that the model of this conversation has asked for."""
-        if not tools:
-            return
-        found = [(one, refusal) for one in asked if (refusal := refusal_of(one, tools)) is not None]
+    def note(self, who: str, asked: Iterable[Asked], tools: Tools, *, cut: bool = False) -> None:
+        """Check the calls that the model of this conversation has asked for.
+
+        cut: its answer was cut off, so that none of them counts as whole.
+        """
+        found: list[tuple[Asked, Refusal]] = []
+        for one in asked:
+            refusal = refusal_of(one, tools) if tools else None
+            if cut:
+                refusal = Refusal(_HALF, CUT, lenient=refusal is None or refusal.lenient)
+            if refusal is not None:
+                found.append((one, refusal))
         if found:
             self._of[who] = found
 
@@ -140,10 +160,21 @@ class Mistakes:
                     return refusal
         return None
 
-    def settle(self, run: Recorder, who: str | None = None) -> None:
-        """Record the calls that never ran; who: of the conversation that goes on, None for all."""
+    def settle(
+        self,
+        run: Recorder,
+        who: str | None = None,
+        *,
+        but: Callable[[Asked, Refusal], bool] = lambda _asked, _refusal: False,
+    ) -> None:
+        """Record the calls that never ran; who: of the conversation that goes on, None for all.
+
+        but: tells a call that may have run all the same, which is left out.
+        """
         for name in [who] if who is not None else list(self._of):
             for asked, refusal in self._of.pop(name, ()):
+                if but(asked, refusal):
+                    continue
                 given = read_arguments(asked.arguments)
                 note_refused(
                     run, asked.name, given, refusal.text, kind=refusal.kind, id=asked.id or None

@@ -16,7 +16,8 @@ from .base import (
 )
 from .chain import ChainClassifier, HybridClassifier
 from .corrections import Correction, read_corrections, report_misclassification
-from .detectors.arguments import check, load_schemas
+from .detectors.answers import last_answer
+from .detectors.arguments import arguments_of, check, load_schemas
 from .detectors.finding import LOOP, Finding
 from .detectors.loops import Calls, Loop
 from .detectors.outcomes import changes, omitted
@@ -60,6 +61,7 @@ __all__ = [
     "RulesClassifier",
     "Unusable",
     "Watch",
+    "arguments_of",
     "as_diagnosis",
     "changes",
     "check",
@@ -70,6 +72,7 @@ __all__ = [
     "diagnose",
     "endpoint_of",
     "error_of_result",
+    "last_answer",
     "lines",
     "load_schemas",
     "objection",

@@ -36,7 +36,7 @@ from triage.core import (
 )
 from triage.core.patterns import Pattern
 
-from .detectors.arguments import takes
+from .detectors.arguments import arguments_of
 from .detectors.finding import ASKED_AGAIN, REDIRECTED
 from .detectors.loops import same_step
 from .overrides import Overrides
@@ -449,18 +449,8 @@ def _arguments(case: _Case) -> str:
         text = f"Data{about} had not the agreed form. Correct these fields: {said}."
     else:
         text = f"Data{about} had not the agreed form: {case.said}. Correct it before the next call."
-    schema: Any = takes(case.tools.get(case.tool)) if case.tool else None
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(properties, Mapping) or not properties:
-        return text
-    required = schema.get("required")
-    needed = set(required) if isinstance(required, list | tuple) else set()
-    listed: list[str] = []
-    for name, field in list(properties.items())[:_MAX_NAMES]:
-        kind = field.get("type") if isinstance(field, Mapping) else None
-        kind = "any" if kind is None else str(kind)[:40]
-        listed.append(f"{str(name)[:60]} ({kind}{', required' if name in needed else ''})")
-    return f"{text} Its arguments are: {', '.join(listed)}."
+    listed = arguments_of(case.tools.get(case.tool)) if case.tool else ""
+    return f"{text} Its arguments are: {listed}." if listed else text
 
 
 def _output(case: _Case) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, cast, get_args
 
+from triage.classifiers.detectors.answers import explained
 from triage.classifiers.detectors.finding import FAILED_RESULT, UNKNOWN_TOOL, Finding
 from triage.classifiers.detectors.post_mortem import likeliest
 from triage.classifiers.detectors.results import NOT_KNOWN, failure_of, gave
@@ -41,7 +42,7 @@ from triage.core.manifest import manifest_of
 from .advice import CLASSIFIER, UNKNOWN, Outcome, diagnosis_of, index_of
 from .base import Classifier, as_diagnosis, classifier_name
 from .grounding import Grounds, ungrounded
-from .matching import Judge, Verdict
+from .matching import Judge, Verdict, severity_of_rule
 from .overrides import Override, Overrides, members
 
 RULES: tuple[Rule, ...] = (
@@ -150,7 +151,11 @@ class RulesClassifier:
 
     def explain(self, found: Finding, trajectory: Trajectory) -> Diagnosis:
         """What its `watch` has found in an attempt that goes on, as the diagnosis it would be."""
-        outcome = _from_finding(found, (found,), None, trajectory.steps)
+        repeats = found.rule.failure_type is FailureType.LOOP_DETECTED
+        answer = self._explained(trajectory, None, None) if repeats else None
+        if answer is not None and answer.tool is not None:
+            answer = None  # the model was told that it cannot make the call, and went on
+        outcome = answer or _from_finding(found, (found,), None, trajectory.steps)
         tools = trajectory.tools or self._tools
         return diagnosis_of(outcome, trajectory, None, tools, self._overrides)
 
@@ -214,18 +219,9 @@ class RulesClassifier:
         task: Any,
     ) -> Outcome:
         steps = trajectory.steps
-        certain = verdict is not None and _certain(verdict)
-        for firm in seen.firm:
-            if error is None and firm.rule is UNKNOWN_TOOL and gave(steps[firm.step or 0]):
-                continue  # the manifest is not complete
-            if not certain or _outranks(firm, steps):
-                return _from_finding(firm, seen.firm, verdict, steps)
-        if error is not None and not certain:
-            call = _of_last_call(steps, error)
-            if call is None and verdict is not None:
-                call = bad_answer(steps, verdict.rule, verdict.path)
-            if call is not None:
-                return _from_finding(call, seen.firm, verdict, steps)
+        firm = self._beyond_doubt(trajectory, error, seen, verdict)
+        if firm is not None:
+            return firm
         if verdict is not None and (verdict.known or verdict.rule.cause is not None):
             others = _kinds(seen.firm, verdict, verdict.rule.failure_type)
             return self._from_verdict(verdict, trajectory, others)
@@ -254,6 +250,59 @@ class RulesClassifier:
             return self._from_verdict(verdict, trajectory, others)
         nothing = "no rule fired" if error is None else f"no rule fired on {error.type_name}"
         return Outcome(rule=UNKNOWN, evidence=(Evidence("none", nothing),), candidates=guesses)
+
+    def _beyond_doubt(
+        self,
+        trajectory: Trajectory,
+        error: ErrorInfo | None,
+        seen: Seen,
+        verdict: Verdict | None,
+    ) -> Outcome | None:
+        """What the steps show beyond doubt."""
+        steps = trajectory.steps
+        certain = verdict is not None and _certain(verdict)
+        answer = self._explained(trajectory, error, verdict)
+        if answer is not None and answer.tool is None:
+            return answer  # a cut or refused answer leads to any of what follows
+        for firm in seen.firm:
+            if error is None and firm.rule is UNKNOWN_TOOL and gave(steps[firm.step or 0]):
+                continue  # the manifest is not complete
+            if not certain or _outranks(firm, steps):
+                return _from_finding(firm, seen.firm, verdict, steps)
+        if answer is not None:
+            return answer
+        if error is not None and not certain:
+            call = _of_last_call(steps, error)
+            if call is None and verdict is not None:
+                call = bad_answer(steps, verdict.rule, verdict.path)
+            if call is not None:
+                return _from_finding(call, seen.firm, verdict, steps)
+        return None
+
+    def _explained(
+        self, trajectory: Trajectory, error: ErrorInfo | None, verdict: Verdict | None
+    ) -> Outcome | None:
+        """What the last answer says of the failure, where nothing that the error states says more."""
+        if verdict is not None and (_certain(verdict) or _is_lasting(verdict)):
+            return None
+        if error is not None and error.decisive is not None:
+            return None
+        found = explained(trajectory.steps, error)
+        blamed = None if found is None else self._judge.judge(found.error)
+        if found is None or blamed is None:
+            return None
+        kind = blamed.rule.failure_type
+        tool = trajectory.steps[found.step].tool_called
+        if tool is not None and verdict is not None and verdict.rule.failure_type is kind:
+            return None  # the error says it in more detail
+        others = () if verdict is None else _kinds((), verdict, kind)
+        outcome = self._from_verdict(blamed, _NO_STEPS, others)
+        step = None if kind is FailureType.EXTERNAL_FAULT else found.step
+        evidence = tuple(
+            Evidence(one.rule, one.text, index_of(trajectory.steps, step))
+            for one in outcome.evidence
+        )
+        return outcome._replace(step=step, tool=tool, evidence=evidence)
 
     def _from_verdict(
         self, verdict: Verdict, trajectory: Trajectory, others: tuple[FailureType, ...]
@@ -288,6 +337,11 @@ def _certain(verdict: Verdict) -> bool:
     """True for what the other side answered or the network said: words alone are not that."""
     rule = verdict.rule
     return rule.failure_type is FailureType.EXTERNAL_FAULT and rule.looks_at != "text"
+
+
+def _is_lasting(verdict: Verdict) -> bool:
+    """True for a bug or a setting, which no answer of a model has led to."""
+    return severity_of_rule(verdict.rule) in (Severity.CRITICAL, Severity.FATAL)
 
 
 def _outranks(found: Finding, steps: tuple[Step, ...]) -> bool:

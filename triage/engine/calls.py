@@ -222,6 +222,7 @@ def begin(
     unsafe = tool.nested or tool.effect in UNSAFE
     question = None
     if unsafe:
+        _check_with(run.before_calls, tool, bound, key, counted)
         heard = counted.heard
         question = doubt_heard(key, tool, run, heard) or question_about(key, tool, bound, run)
     if question is not None and question.doubt:
@@ -241,6 +242,21 @@ def begin(
         replay.meet(tool.name, key)
         counted.leave()
     return _started(run, tool, key, given, place)
+
+
+def _check_with(
+    checks: Sequence[Callable[[Tool, Mapping[str, Any]], object]],
+    tool: Tool,
+    bound: Mapping[str, Any],
+    key: str,
+    counted: Tally,
+) -> None:
+    try:
+        for check in checks:
+            check(tool, bound)
+    except Exception:
+        counted.not_begun(key)
+        raise
 
 
 def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) -> Begun:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from triage.classifiers import (
     changes,
     check_output,
     diagnose,
+    last_answer,
     objection,
     omitted,
     read,
@@ -298,11 +300,14 @@ def look_at(run: Recorder, result: Any) -> None:
         raise Refused(_as_raised(step, text, "the result is the error of the last tool call"))
     if step.action != MODEL or step.tool_called is not None:
         return
+    said = list(takewhile(lambda one: one.tool_called is None, _steps_from_the_end(run)))
+    at = last_answer(said[::-1])
+    answer = step if at is None else said[::-1][at]
     # The words of a refusal may stand elsewhere than the text of the answer, which is empty then.
-    nothing = not text and step.exception_type in ENDINGS
-    if (step.llm_output or "").strip() != text and not nothing:
+    nothing = not text and answer.exception_type in ENDINGS
+    if (answer.llm_output or "").strip() != text and not nothing:
         return
-    _hold_against(step, text)
+    _hold_against(answer, text)
     tool = next((one for one in steps if one.tool_called is not None), None)
     if tool is not None and _is_handed_on(tool, text):
         raise Refused(_as_raised(tool, text, "the answer is the error of the last tool call"))

@@ -54,7 +54,7 @@ from triage.strategies import Limits
 from .event_loop import Cancellations, current_caller, current_task, is_large
 from .journal import Session
 from .returning import Reach
-from .tools import Undoing, calling, name_of
+from .tools import Tool, Undoing, calling, name_of
 from .watching import LoopsBefore, Watcher, watcher_of
 
 if TYPE_CHECKING:
@@ -181,6 +181,8 @@ class Recorder:
     _watcher: Watcher | None = None
     # Called once the function has ended, while its last words can still be recorded.
     at_end: tuple[Callable[[], object], ...] = ()
+    # Called with a tool and its arguments by name before an unsafe call begins, and raises to refuse it.
+    before_calls: tuple[Callable[[Tool, Mapping[str, Any]], object], ...] = ()
 
     def __init__(
         self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from triage.adapters.calls import ModelCall
-from triage.adapters.tools import Mistakes, tools_by_name
-from triage.core import ErrorInfo, Step
+from triage.adapters.tools import (
+    CallRefused,
+    Mistakes,
+    Refusal,
+    note_refused,
+    refusal_of,
+    tools_by_name,
+)
+from triage.core import ErrorInfo, Step, names_a_change
+from triage.core.manifest import schema_of
 from triage.core.messages.base import (
     Answer,
     Asked,
@@ -19,7 +28,7 @@ from triage.core.messages.base import (
     listed,
     text_of,
 )
-from triage.engine import CUT, SEEN, Run, answered_by, hold_back, open_changes, tally
+from triage.engine import CUT, SEEN, Run, Tool, answered_by, answers, hold_back, open_changes, tally
 from triage.engine.event_loop import current_caller
 
 from .carrying import Carried, Carrying
@@ -38,6 +47,7 @@ def overheard(run: Run) -> Overheard:
     if not isinstance(found, Overheard):
         found = beside[SEEN] = Overheard(run)
         run.at_end = (*run.at_end, found.ended)
+        run.before_calls = (*run.before_calls, found.check)
     return found
 
 
@@ -62,8 +72,9 @@ class Overheard:
     open: streamed answers that are still being read. changes: those of earlier attempts that no tool has
     recorded, and that are not to be made again. mistakes: calls that do not fit, while they may still be
     made. last_error: what the agent's last model call raised, None once one has succeeded. ending: why its
-    last answer does not count, where it was cut off or refused. notes: what models are told beside the
-    hint. switches: whether another model's name is written into requests.
+    last answer does not count, where it was cut off or refused. cut: why the calls in it may not be whole.
+    notes: what models are told beside the hint. switches: whether another model's name is written into
+    requests.
     """
 
     def __init__(self, run: Run) -> None:
@@ -71,6 +82,7 @@ class Overheard:
         self.changes = open_changes(run.session) if run.replay is not None else []
         self.last_error: BaseException | None = None
         self.ending: ErrorInfo | None = None
+        self.cut: ErrorInfo | None = None
         self.notes: tuple[str, ...] = ()
         self.switches = True
         self._run = run
@@ -128,8 +140,12 @@ class Overheard:
         self.last_error = error
         if error is not None:
             return
-        told = None if answer is None or answer.calls else ending_of(answer.ended)
-        self.ending = None if brief and told is not None and told.type_name == CUT else told
+        told = None if answer is None else ending_of(answer.ended)
+        is_cut = told is not None and told.type_name == CUT
+        if brief and is_cut:
+            told, is_cut = None, False
+        self.ending = None if answer is None or answer.calls else told
+        self.cut = told if is_cut else None
 
     def asked(self, answer: Answer | None) -> None:
         """Note the calls that an answer asks for."""
@@ -138,9 +154,30 @@ class Overheard:
         known = {one.id for one in self._calls if one.id}
         new = [one for one in answer.calls if one.id not in known]
         self._calls += new
-        self.mistakes.note(_ALL, new, self._tools)
+        ending = ending_of(answer.ended)
+        cut = ending is not None and ending.type_name == CUT
+        self.mistakes.note(_ALL, new, self._tools, cut=cut)
         self.hold(answer)
         self._asked_for += answer.calls
+
+    def check(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
+        """Raise CallRefused for a call that a model asked for, and that is not whole or does not fit."""
+        given = tool.shown(arguments)
+        asked = next((one for one in self._calls if answers(None, tool.name, given, one)), None)
+        refusal = None if asked is None else self._refusal(asked, tool)
+        if asked is None or refusal is None:
+            return
+        id_ = asked.id or None
+        note_refused(self._run, asked.name, given, refusal.text, kind=refusal.kind, id=id_)
+        raise CallRefused(refusal)
+
+    def _refusal(self, asked: Asked, tool: Tool) -> Refusal | None:
+        known = self.mistakes.take(asked.name, asked.arguments, asked.id or None)
+        if known is not None or not tool.editable:
+            return known
+        # It has the names that its tool takes, as it was bound.
+        schema = {**(schema_of(tool.function) or {}), "required": []}
+        return refusal_of(asked, {tool.name: schema})
 
     def hold(self, answer: Answer) -> None:
         """Stop where an answer asks for a change that an earlier attempt has made, or may have."""
@@ -153,7 +190,12 @@ class Overheard:
         """The attempt has ended: what is still open is left, and calls without a result are noted."""
         for tee in list(self.open):
             tee.left()
-        self.mistakes.settle(self._run)
+        self.mistakes.settle(self._run, but=self._may_have_run)
+
+    def _may_have_run(self, asked: Asked, refusal: Refusal) -> bool:
+        """Whether a tool that does not record itself may have changed something all the same."""
+        recorded = self._run.session.recorded_tools
+        return refusal.lenient and names_a_change(asked.name) and asked.name not in recorded
 
     def _going_on(self, wire: ProviderWire, messages: list[Any], *, begins: bool) -> Conversation:
         """The conversation that a request goes on with, or a new one."""

@@ -24,6 +24,7 @@ _MAX_DEPTH = 32
 _MAX_REFERENCES = 5_000
 _MAX_NAME = 60
 _MAX_LISTED = 4
+_MAX_NAMES = 20
 _MAX_PATTERN = 200
 _MAX_SEARCHED = 128
 _MAX_OPEN = 3
@@ -141,6 +142,22 @@ def check(tool: str, arguments: Any, schema: Mapping[str, Any] | None) -> Proble
     arguments: as of `Schema.of_arguments`. schema: as a tool declares it; None accepts all. Never raises.
     """
     return Schema(takes(schema)).of_arguments(tool, arguments)
+
+
+def arguments_of(declared: Any) -> str:
+    """The arguments of a tool by name, each with its type; empty where its schema names none."""
+    schema = takes(declared)
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(properties, Mapping):
+        return ""
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list | tuple) else set()
+    listed: list[str] = []
+    for name, field in list(properties.items())[:_MAX_NAMES]:
+        kind = field.get("type") if isinstance(field, Mapping) else None
+        kind = "any" if kind is None else str(kind)[:40]
+        listed.append(f"{str(name)[:60]} ({kind}{', required' if name in needed else ''})")
+    return ", ".join(listed)
 
 
 def _is_large(arguments: Any) -> bool:

@@ -158,8 +158,8 @@ def _cited(text: str, limit: int = _MAX_SHOWN) -> str:
 
 _CALL = Pattern(
     r"^(?:[\w.<>]{1,120}\.)?(?P<name>\w{1,120})\(\) "
-    r"(?:got an unexpected keyword argument|missing \d{1,3} required|"
-    r"takes (?:from )?\d{1,3}|got multiple values for|got some positional)"
+    r"(?:got an unexpected keyword argument|missing (?:\d{1,3}|a) required|too many positional|"
+    r"takes (?:from )?\d{1,3}|(?:got )?multiple values for|got some positional)"
 )
 _ATTRIBUTE = Pattern(r"(?:object|module .{0,120}) has no attribute '(?P<name>\w{1,120})'")
 _UNDEFINED = Pattern(r"^name '(?P<name>\w{1,120})' is not defined")
@@ -221,20 +221,23 @@ def _denied(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
 
 
 def _asked_for(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
-    """A name that the model has asked for as a tool, and that the agent's own table does not have."""
-    if error.type_name == "KeyError":
-        missing: str | None = error.message.strip("'\"")
-    elif error.type_name == "AttributeError":
-        missing = _named(_ATTRIBUTE, error.message[:1_000])
-    else:
-        return None
+    """A call that the model has asked for, and whose tool does not exist or takes other arguments."""
+    message = error.message[:1_000]
+    name = {
+        "KeyError": message.strip("'\""),
+        "AttributeError": _named(_ATTRIBUTE, message),
+        "TypeError": _named(_CALL, message),
+    }.get(error.type_name)
     position = next((at for at in range(len(steps) - 1, -1, -1) if _is_answer(steps[at])), None)
-    if not missing or position is None or not _asks_for(steps[position], missing):
+    if not name or position is None or not _asks_for(steps[position], name):
         return None
-    if any(step.tool_called == missing and step.error is None for step in steps[position + 1 :]):
+    if error.type_name == "TypeError":
+        text = f"the arguments of {name!r} that the model asked for do not fit: {said_by(message)}"
+        return Finding(ARGUMENTS, text, position, name)
+    if any(step.tool_called == name and step.error is None for step in steps[position + 1 :]):
         return None
-    text = f"{error.type_name} for {missing!r}, which the model asked for as a tool"
-    return Finding(MISSING_NAME, text, position, missing)
+    text = f"{error.type_name} for {name!r}, which the model asked for as a tool"
+    return Finding(MISSING_NAME, text, position, name)
 
 
 def _is_answer(step: Step) -> bool:

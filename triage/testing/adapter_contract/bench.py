@@ -51,9 +51,10 @@ class Says(NamedTuple):
 
 
 class Asks(NamedTuple):
-    """The model asks for tools, all in one turn."""
+    """The model asks for tools, all in one turn. ended: `length` where the answer is cut off."""
 
     calls: tuple[Call, ...]
+    ended: str = "stop"
 
 
 class Fails(NamedTuple):
@@ -89,9 +90,9 @@ def says(text: str, *, ended: str = "stop") -> Says:
     return Says(text, ended)
 
 
-def asks(*calls: Call) -> Asks:
+def asks(*calls: Call, ended: str = "stop") -> Asks:
     """A turn that asks for tools."""
-    return Asks(calls)
+    return Asks(calls, ended)
 
 
 def call(tool: str, /, **arguments: Any) -> Call:

@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
             case Cut(whole, silently):
                 made = _ANSWERS[protocol](whole, len(world.requests))
                 self._begin_stream(form)
-                self._pass(form.written(_halves(protocol, made)[0], 0))
+                self._pass(form.written(_halves(protocol, made, whole)[0], 0))
                 if not silently:
                     return
                 self._end_stream()
@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
                     self._send(200, made, {})
                     return
                 self._begin_stream(form)
-                first, second = _halves(protocol, made)
+                first, second = _halves(protocol, made, turn)
                 self._pass(form.written(first, 0))
                 if world.script.streamed and isinstance(turn, Says):
                     self.wfile.flush()
@@ -181,10 +181,11 @@ async def provider(world: World) -> AsyncGenerator[str]:
 
 def _chat(turn: Says | Asks, number: int) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
-    ended = "tool_calls"
+    ended = turn.ended
     if isinstance(turn, Says):
-        message["content"], ended = turn.text, turn.ended
+        message["content"] = turn.text
     else:
+        ended = "tool_calls" if ended == "stop" else ended
         message["tool_calls"] = [
             {
                 "id": f"call_{number}_{at}",
@@ -209,7 +210,7 @@ def _chat(turn: Says | Asks, number: int) -> dict[str, Any]:
 
 def _responses(turn: Says | Asks, number: int) -> dict[str, Any]:
     output: list[dict[str, Any]]
-    cut = isinstance(turn, Says) and turn.ended == "length"
+    cut = turn.ended == "length"
     if isinstance(turn, Says):
         part = {"type": "output_text", "text": turn.text, "annotations": [], "logprobs": []}
         output = [
@@ -226,7 +227,7 @@ def _responses(turn: Says | Asks, number: int) -> dict[str, Any]:
             {
                 "id": f"fc_{number}_{at}",
                 "type": "function_call",
-                "status": "completed",
+                "status": "incomplete" if cut else "completed",
                 "call_id": f"call_{number}_{at}",
                 "name": asked.tool,
                 "arguments": asked.text,
@@ -256,11 +257,11 @@ def _responses(turn: Says | Asks, number: int) -> dict[str, Any]:
 
 
 def _anthropic(turn: Says | Asks, number: int) -> dict[str, Any]:
+    ended = "tool_use" if isinstance(turn, Asks) else "end_turn"
+    ended = {"length": "max_tokens", "content_filter": "refusal"}.get(turn.ended, ended)
     if isinstance(turn, Says):
         content: list[dict[str, Any]] = [{"type": "text", "text": turn.text}]
-        ended = {"length": "max_tokens", "content_filter": "refusal"}.get(turn.ended, "end_turn")
     else:
-        ended = "tool_use"
         content = [
             {
                 "type": "tool_use",
@@ -283,13 +284,17 @@ def _anthropic(turn: Says | Asks, number: int) -> dict[str, Any]:
 
 
 def _gemini(turn: Says | Asks, number: int) -> dict[str, Any]:
-    ended = "STOP"
+    ended = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}.get(turn.ended, "STOP")
     if isinstance(turn, Says):
         parts: list[dict[str, Any]] = [{"text": turn.text}]
-        ended = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}.get(turn.ended, ended)
     else:
         parts = [
-            {"functionCall": {"name": asked.tool, "args": json.loads(asked.text)}}
+            {
+                "functionCall": {
+                    "name": asked.tool,
+                    "args": asked.arguments if not isinstance(asked.arguments, str) else {},
+                }
+            }
             for asked in turn.calls
         ]
     content = {"role": "model", "parts": parts}
@@ -312,9 +317,14 @@ def _pieces(text: str) -> list[str]:
     return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
 
 
-def _halves(protocol: str, made: dict[str, Any]) -> tuple[list[Event], list[Event]]:
+def _halves(
+    protocol: str, made: dict[str, Any], turn: Says | Asks
+) -> tuple[list[Event], list[Event]]:
     """The events of a streamed answer, cut in the middle."""
-    events = list(_STREAMS[protocol](made))
+    if protocol == "anthropic":
+        events = list(_anthropic_stream(made, turn))
+    else:
+        events = list(_STREAMS[protocol](made))
     middle = len(events) // 2
     return events[:middle], events[middle:]
 
@@ -373,7 +383,9 @@ def _responses_stream(made: dict[str, Any]) -> Iterator[Event]:
     yield event(f"response.{made['status']}", response=made)
 
 
-def _anthropic_stream(made: dict[str, Any]) -> Iterator[Event]:
+def _anthropic_stream(made: dict[str, Any], turn: Says | Asks) -> Iterator[Event]:
+    """Text that is no JSON comes as it is, where a whole answer holds an empty object."""
+    texts = [turn.text] if isinstance(turn, Says) else [asked.text for asked in turn.calls]
     begun = {
         **made,
         "content": [],
@@ -381,14 +393,14 @@ def _anthropic_stream(made: dict[str, Any]) -> Iterator[Event]:
         "usage": {**made["usage"], "output_tokens": 1},
     }
     yield "message_start", {"type": "message_start", "message": begun}
-    for at, block in enumerate(made["content"]):
+    for at, (block, text) in enumerate(zip(made["content"], texts, strict=True)):
         is_text = block["type"] == "text"
         empty = {**block, "text": ""} if is_text else {**block, "input": {}}
         yield (
             "content_block_start",
             {"type": "content_block_start", "index": at, "content_block": empty},
         )
-        for piece in _pieces(block["text"] if is_text else json.dumps(block["input"])):
+        for piece in _pieces(text):
             delta = (
                 {"type": "text_delta", "text": piece}
                 if is_text
@@ -424,7 +436,6 @@ def _gemini_stream(made: dict[str, Any]) -> Iterator[Event]:
 _STREAMS = {
     "chat": _chat_stream,
     "responses": _responses_stream,
-    "anthropic": _anthropic_stream,
     "gemini": _gemini_stream,
 }
 

@@ -1,0 +1,302 @@
+"""Why an own loop failed is what its model had answered, whatever the loop raised of it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import anyio.from_thread
+import openai
+import pytest
+from blockbuster import BlockBuster
+from tables import covering, table
+
+from triage import Agent, Step, TriageEscalationError
+from triage.core import ActionChosen, AttemptFailed, Event, FailureType, TriageError
+from triage.testing import VirtualTime
+from triage.testing.adapter_contract import (
+    Asks,
+    Call,
+    Rule,
+    Says,
+    Script,
+    World,
+    asks,
+    call,
+    provider,
+    says,
+)
+
+from .own_loops import BOTH, CLIENTS, Called
+
+pytestmark = [
+    pytest.mark.anyio,
+    # OpenAI's client stops at the last piece, and leaves its stream to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    # Google's makes a class of aiohttp's session.
+    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
+]
+DONE = '{"answer": "done"}'
+
+
+@pytest.fixture(autouse=True)
+def _theirs(never_blocked: BlockBuster) -> None:
+    """Clients look at files and clocks in the event loop; that is theirs."""
+    never_blocked.deactivate()
+
+
+class Case(NamedTuple):
+    """A bad answer, what it is told as, and the words that the next request tells."""
+
+    bad: Says | Asks
+    failure: FailureType
+    cause: str
+    told: tuple[str, ...]
+    charges: bool = False
+
+
+CUT = FailureType.CONTEXT_OVERFLOW, "output_cut", ("cut off at the token limit",)
+MISFIT = FailureType.SCHEMA_MISMATCH, "invalid_arguments"
+NO_TOOL = FailureType.WRONG_TOOL_CALLED, "unknown_tool"
+CASES = {
+    "cut in a call": Case(asks(Call("search", '{"query": "x'), ended="length"), *CUT),
+    "cut behind a call": Case(
+        asks(Call("charge", '{"cents": 3'), ended="length"), *CUT, charges=True
+    ),
+    "cut in JSON": Case(says('{"answer": "do', ended="length"), *CUT),
+    "wrong field": Case(asks(call("search", q="x")), *MISFIT, ("query", "string")),
+    "wrong field of a change": Case(
+        asks(call("charge", euros=3)), *MISFIT, ("cents", "integer"), charges=True
+    ),
+    "wrong type": Case(asks(call("search", query=["x"])), *MISFIT, ("query", "string")),
+    "wrong type of a change": Case(
+        asks(call("charge", cents="many")), *MISFIT, ("cents", "integer"), charges=True
+    ),
+    "unknown tool": Case(
+        asks(call("look_up", query="x")), *NO_TOOL, ("look_up", "search, charge, send")
+    ),
+    "near name": Case(
+        asks(call("serach", query="x")), *NO_TOOL, ("serach", "search (the closest name)")
+    ),
+}
+
+
+# Ways in which people write the body of the loop ----------------------------------------------------
+
+
+def by_table(tools: dict[str, Any], one: Called) -> Any:
+    return tools[one.name](**one.arguments)
+
+
+def by_field(tools: dict[str, Any], one: Called) -> Any:
+    field = {"search": "query", "charge": "cents"}
+    return tools[one.name](one.arguments[field[one.name]])
+
+
+def by_branches(tools: dict[str, Any], one: Called) -> Any:
+    if one.name == "search":
+        return tools["search"](one.arguments["query"])
+    if one.name == "charge":
+        return tools["charge"](**one.arguments)
+    raise ValueError(f"Unknown tool: {one.name}")
+
+
+def by_attribute(tools: dict[str, Any], one: Called) -> Any:
+    return getattr(Desk(tools), one.name)(**one.arguments)
+
+
+class Desk:
+    def __init__(self, tools: dict[str, Any]) -> None:
+        self.search, self.charge = tools["search"], tools["charge"]
+
+
+WAYS = (by_table, by_field, by_branches, by_attribute)
+
+
+def own_loop(ask: Any, talk: Any, tools: dict[str, Any], way: Callable[..., Any]) -> Any:
+    async def agent(task: str) -> str:
+        said = talk(task)
+        for _ in range(10):
+            calls = said.take(await ask(said.messages))
+            if not calls:
+                return str(json.loads(said.text)["answer"])
+            said.give([(one, await way(tools, one)) for one in calls])
+        raise RuntimeError("no answer after 10 turns")
+
+    def agent_sync(task: str) -> str:
+        said = talk(task)
+        for _ in range(10):
+            calls = said.take(ask(said.messages))
+            if not calls:
+                return str(json.loads(said.text)["answer"])
+            done = [
+                (one, anyio.from_thread.run(functools.partial(way, tools, one))) for one in calls
+            ]
+            said.give(done)
+        raise RuntimeError("no answer after 10 turns")
+
+    return agent if inspect.iscoroutinefunction(ask) else agent_sync
+
+
+ROWS = covering(
+    CLIENTS,
+    BOTH,
+    (False, True),
+    CASES,
+    WAYS,
+    together=2,
+    where=lambda client, backend, *_: backend in CLIENTS[client].backends,
+)
+
+
+@pytest.mark.parametrize(("client", "anyio_backend"), sorted({row[:2] for row in ROWS}))
+async def test_the_answer_is_the_cause_of_what_an_own_loop_raises(
+    client: str, anyio_backend: str
+) -> None:
+    failed: list[str] = []
+    for name, backend, stream, case, way in ROWS:
+        if (name, backend) == (client, anyio_backend):
+            try:
+                await check(name, case, way, stream=stream)
+            except AssertionError as error:
+                failed.append(f"{case}, {way.__name__}, {stream=}: {str(error).splitlines()[0]}")
+    assert not failed, "\n".join(failed)
+
+
+async def check(client: str, name: str, way: Callable[..., Any], *, stream: bool) -> None:
+    case, about = CASES[name], CLIENTS[client]
+    tool = "charge" if case.charges else "search"
+    wanted = asks(call("charge", cents=300)) if case.charges else asks(call("search", query="x"))
+    result = "receipt 5" if case.charges else "found 17"
+    world = World(Script((Rule(says(DONE), result), Rule(wanted)), faults={1: case.bad}))
+    tools: dict[str, Any] = {one.__name__: one for one in world.functions()}
+    tools["search"] = stripped(tools["search"])
+    tools["charge"] = world.tools()[1]
+    events: list[Event] = []
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(provider(world))
+        opened = about.open(url, stream=stream)
+        if hasattr(opened, "__aenter__"):
+            ask = await stack.enter_async_context(opened)
+        else:
+            ask = stack.enter_context(opened)
+        loop = own_loop(ask, about.talk, tools, way)
+        agent = Agent(loop, observers=[events.append], environment=VirtualTime())
+        try:
+            given: Any = await agent.run("Look.")
+        except TriageError as error:
+            given = error
+    failures = [one for one in events if isinstance(one, AttemptFailed)]
+    seen = [f"{one.diagnosis.failure_type}: {one.diagnosis.cause}" for one in failures]
+    raised = [one.error and f"{one.error.type_name}: {one.error.message}"[:100] for one in failures]
+    assert seen == [f"{case.failure}: {case.cause}"], f"{seen} for {raised}: {given!r}"[:400]
+    assert given == "done", f"the result is {given!r}"
+    delays = [getattr(one.action, "delay", 0.0) for one in events if isinstance(one, ActionChosen)]
+    assert delays == [0.0], f"waited {delays}"
+    assert len(world.requests) == 3, f"{len(world.requests)} requests"
+    hint = failures[0].diagnosis.hint or ""
+    assert all(word in hint for word in case.told), f"the hint is {hint!r}"
+    assert hint in world.requests[1].text, "the hint is not told"
+    deeds = ["charge(300)"] if case.charges else ["search(x)"]
+    assert world.deeds == deeds, f"{tool}: {world.deeds}"
+
+
+def stripped(search: Any) -> Any:
+    async def search_(query: str) -> str:
+        return str(await search(query.strip()))
+
+    return search_
+
+
+# What an own loop records beside, and what may have happened -----------------------------------------
+
+
+async def run_with(
+    work: Any, world: World, **options: Any
+) -> tuple[Any, list[AttemptFailed], list[str]]:
+    """What an agent gives or raises, its failures, and what its tools did."""
+    events: list[Event] = []
+    async with provider(world) as url, openai_client(url) as client:
+
+        async def agent(task: str, *, record_step: Any) -> Any:
+            return await work(client, task, record_step)
+
+        made = Agent(agent, observers=[events.append], environment=VirtualTime(), **options)
+        try:
+            given: Any = await made.run("Look.")
+        except TriageError as error:
+            given = error
+    return given, [one for one in events if isinstance(one, AttemptFailed)], world.deeds
+
+
+def openai_client(url: str) -> Any:
+    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+
+
+async def ask_once(client: Any, task: str) -> Any:
+    messages = [{"role": "user", "content": task}]
+    tools: Any = CLIENTS["openai"].talk.tools
+    return (
+        (await client.chat.completions.create(model="m", messages=messages, tools=tools))
+        .choices[0]
+        .message
+    )
+
+
+@table("words", ["half of i", ""])
+@table(("ended", "wanted"), [("length", "output_cut"), ("content_filter", "content_filter")])
+async def test_a_step_of_its_own_hides_no_ending(words: str, ended: str, wanted: str) -> None:
+    async def work(client: Any, task: str, record_step: Any) -> str:
+        said = (await ask_once(client, task)).content or ""
+        record_step(Step(action="model", llm_output=said))
+        return str(said)
+
+    world = World(Script((Rule(says("done")),), faults={1: says(words, ended=ended)}))
+    given, failures, _ = await run_with(work, world)
+    assert [one.diagnosis.cause for one in failures] == [wanted]
+    assert given == "done" or wanted == "content_filter"
+
+
+async def test_a_refusal_explains_what_its_reader_raises() -> None:
+    async def work(client: Any, task: str, record_step: Any) -> Any:
+        return json.loads((await ask_once(client, task)).content or "")
+
+    world = World(Script((Rule(says("No.", ended="content_filter")),)))
+    given, failures, _ = await run_with(work, world)
+    assert isinstance(given, TriageEscalationError)
+    assert [one.diagnosis.cause for one in failures] == ["content_filter"]
+
+
+async def test_a_bug_of_its_own_stays_one_behind_a_cut_answer() -> None:
+    async def work(client: Any, task: str, record_step: Any) -> Any:
+        await ask_once(client, task)
+        raise NameError("name 'summarise' is not defined")
+
+    world = World(Script((Rule(says("half of i", ended="length")),)))
+    _, failures, _ = await run_with(work, world)
+    assert [one.diagnosis.severity for one in failures] == ["critical"]
+
+
+async def test_what_a_lenient_tool_may_have_done_is_not_done_again() -> None:
+    """The schema wants a number, and the tool took a text; nobody has declared or recorded it."""
+    paid: list[Any] = []
+
+    def charge(cents: Any) -> str:
+        paid.append(cents)
+        return "receipt 5"
+
+    async def work(client: Any, task: str, record_step: Any) -> str:
+        said = await ask_once(client, task)
+        for one in said.tool_calls:
+            charge(**json.loads(one.function.arguments))
+        raise ValueError("the reader of receipts is broken")
+
+    world = World(Script((Rule(asks(call("charge", cents="300"))),)))
+    given, _, _ = await run_with(work, world)
+    assert isinstance(given, TriageEscalationError)
+    assert "charge" in str(given)
+    assert paid == ["300"]
