@@ -171,7 +171,8 @@ async def test_after_a_new_plan_the_conversation_so_far_is_at_hand() -> None:
     await agent.run("t")
     assert seen[0] == ()
     model, tool = (turn._replace(key=None) for turn in seen[1])
-    assert model == Turn("model", "theirs", {"text": "on turn of 1"}, said="turn of 1")
+    said = "on turn of 1"
+    assert model == Turn("model", "theirs", {"text": said}, said="turn of 1", text=said)
     assert tool == Turn("tool", "look", "look done", "c1", arguments={"n": 1})
 
 

@@ -338,11 +338,12 @@ class ModelOptions(TypedDict, total=False):
 
     form: how the answer is stored. request: everything that decides the answer, without the hint; any
     value, as only its digest is kept. said: what is new in the request, for the journal, without ids.
-    model: its name. who: the sub-agent's name, which keeps parallel agents apart; empty: the tool call
-    this is part of, if any. max_tokens: the limit that the request sets; an answer cut off after 16
-    tokens or fewer is taken as intended. tools: those that the request declares, in any form that
-    `Checks.tools` takes; None: those of `Adapter.tools`. A call that fits none of them is recorded as one
-    that never ran, unless the framework makes it anyway; without tools nothing is checked.
+    model: its name. who: the sub-agent's name, which keeps parallel agents apart, and behind a # what tells
+    its calls apart; empty: the tool call this is part of, if any. max_tokens: the limit that the request
+    sets; an answer cut off after 16 tokens or fewer is taken as intended. tools: those that the request
+    declares, in any form that `Checks.tools` takes; None: those of `Adapter.tools`. A call that fits none
+    of them is recorded as one that never ran, unless the framework makes it anyway; without tools nothing
+    is checked.
     """
 
     form: Required[Form]
@@ -487,13 +488,16 @@ class Seam:
         name: str,
         ask: Callable[[str | None], Awaitable[T]],
         options: Callable[[], ModelOptions],
+        *,
+        who: str = "",
     ) -> T:
         """Ask a model of the framework. The call is recorded here where nothing of it leaves over HTTP.
 
         model: the framework's object, by whose class and name it is known how it asks. ask: sends the
-        request with a hint, or with None. options: gives those of `model`, where they are needed.
+        request with a hint, or with None. options: gives those of `model`, where they are needed. who: as
+        of `ModelOptions`, for the call on the wire too.
         """
-        asking = self.streamed(model, name, options)
+        asking = self.streamed(model, name, options, who=who)
         if asking.known is not None:
             return cast("T", asking.known)
         with asking.passing():
@@ -509,9 +513,11 @@ class Seam:
         name: str,
         ask: Callable[[str | None], T],
         options: Callable[[], ModelOptions],
+        *,
+        who: str = "",
     ) -> T:
         """`asked` for sync hooks, in a thread of the attempt."""
-        asking = self.streamed(model, name, options)
+        asking = self.streamed(model, name, options, who=who)
         if asking.known is not None:
             return cast("T", asking.known)
         with asking.passing():
@@ -521,7 +527,9 @@ class Seam:
         asking.durable_sync()
         return answer
 
-    def streamed(self, model: object, name: str, options: Callable[[], ModelOptions]) -> Unheard:
+    def streamed(
+        self, model: object, name: str, options: Callable[[], ModelOptions], *, who: str = ""
+    ) -> Unheard:
         """`asked` for a streamed answer.
 
         asking = seam.streamed(model, name, options)
@@ -536,13 +544,14 @@ class Seam:
         kind = Kind(type(model), name)
         self.run.check_open()
         if kind in ON_WIRE and not self._is_unseen:
-            return Unheard(kind, None, None, at_once=False)
+            return Unheard(kind, None, None, here=False, who=who)
         here = kind in UNHEARD or self._is_unseen or self._was_recorded(name)
 
         def begin() -> Stream:
-            return self.stream(**options())
+            given: ModelOptions = {"who": who, **options()}
+            return self.stream(**given)
 
-        return Unheard(kind, begin, self.hint, at_once=here)
+        return Unheard(kind, begin, self.hint, here=here, who=who)
 
     @property
     def _is_unseen(self) -> bool:

@@ -7,7 +7,6 @@ conversation may continue with the turns of earlier attempts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -145,12 +144,14 @@ def records_models(run: Recorder) -> bool:
 class _Call:
     """A call that a model asked for. model: key of the model's own recorded call.
 
-    waits: its result has not come yet in the attempt being read. key: of its own recorded call.
+    inside: that call is part of a tool's. waits: its result has not come yet in the attempt being read.
+    key: of its own recorded call.
     """
 
-    def __init__(self, asked: Asked, model: str) -> None:
+    def __init__(self, asked: Asked, model: str, *, inside: bool) -> None:
         self.asked = asked
         self.model = model
+        self.inside = inside
         self.waits = True
         self.key: str | None = None
         self.outcome: Outcome | None = None
@@ -191,9 +192,8 @@ class _Reading:
             return outcome_unknown(asked)
         if call.outcome is not None:
             return call.outcome
-        seam = self._seam
-        # A loop inside of a tool may call others, and its name holds that of the tool behind a blank.
-        of_seam = seam is not None and re.match(rf"{re.escape(seam)}[ :]|[^ :]+:", call.model)
+        # A loop inside of a tool may call tools that no seam knows.
+        of_seam = self._seam is not None and not call.inside
         return (
             Outcome("not_made")
             if of_seam or asked.name in self._recorded
@@ -211,7 +211,8 @@ class _Reading:
         key = metadata.get("call")
         if step.action == MODEL:
             for asked in asked_in(step):
-                self._ask(asked, str(key), again=is_reused(metadata))
+                new = _Call(asked, str(key), inside=WITHIN in metadata)
+                self._ask(new, again=is_reused(metadata))
             return
         if step.tool_called is None:
             return
@@ -229,14 +230,14 @@ class _Reading:
         else:
             call.outcome = Outcome("failed", error=step.error)
 
-    def _ask(self, asked: Asked, model: str, *, again: bool) -> None:
+    def _ask(self, new: _Call, *, again: bool) -> None:
         """Note that a model asks for a call. again: its answer was reused, so the call is the same one."""
         if again:
             for call in reversed(self._calls):
-                if call.model == model and call.asked == asked:
+                if call.model == new.model and call.asked == new.asked:
                     call.waits = True
                     return
-        self._calls.append(_Call(asked, model))
+        self._calls.append(new)
 
     def _waiting(self, fits: Callable[[Asked], bool]) -> _Call | None:
         """The latest call that waits for a result; the first of several equal ones in a turn."""
@@ -269,6 +270,7 @@ class Turn(NamedTuple):
     tool, or the owner of the model. id: the model's id of a tool call, or None. error: what the tool failed
     with, or None. arguments: the tool's. key: of the recorded call; None for one that never ran.
     conversation: which one it belongs to, where an attempt has several. said: what the model was told.
+    calls, text: what it asked for, and its words where it asked for nothing.
     """
 
     kind: Literal["model", "tool"]
@@ -280,6 +282,8 @@ class Turn(NamedTuple):
     key: str | None = None
     conversation: str = ""
     said: Any = None
+    calls: tuple[Asked, ...] = ()
+    text: str = ""
 
     def answers(self, id_: str, name: str, arguments: Any) -> bool:
         """Whether this turn of a tool is the result of a call that a model asked for."""
@@ -387,8 +391,16 @@ def _turns(run: Recorder, steps: list[tuple[int, Step]]) -> Iterator[Turn]:
             if value is not None:
                 conversation = metadata.get(CONVERSATION, "")
                 name = key.rsplit(":", 2)[0]
-                said = step.tool_input
-                yield Turn("model", name, value, key=key, conversation=conversation, said=said)
+                yield Turn(
+                    "model",
+                    name,
+                    value,
+                    key=key,
+                    conversation=conversation,
+                    said=step.tool_input,
+                    calls=tuple(asked_in(step)),
+                    text=step.llm_output or "",
+                )
         elif step.tool_called is not None:
             yield Turn(
                 "tool",

@@ -25,9 +25,12 @@ class Kind(NamedTuple):
 
 
 class _Heard:
-    """Whether a request to a model has left meanwhile."""
+    """Whether a request to a model has left meanwhile. who: the agent that asks; here: as of `Unheard`."""
 
-    any = False
+    def __init__(self, who: str) -> None:
+        self.who = who
+        self.any = False
+        self.here = False
 
 
 ON_WIRE: set[Kind] = set()
@@ -36,28 +39,41 @@ UNHEARD: set[Kind] = set()
 """Models whose calls are recorded here."""
 
 
-def note_heard() -> None:
-    """Note that a request to a model leaves, and is recorded."""
+def note_heard() -> str | None:
+    """Note that a request to a model leaves; the agent that asks, empty where nobody says so.
+
+    None for the request of a call that is recorded where the framework makes it.
+    """
     heard = _listening.get()
-    if heard is not None:
-        heard.any = True
+    if heard is None:
+        return ""
+    heard.any = True
+    return None if heard.here else heard.who
 
 
 class Unheard:
     """A model call of a framework. known: its recorded answer; None where it must be asked for.
 
     hint: what the framework tells the model; None also where that is written into the request that leaves.
-    begin: begins the recorded call; None for one that is recorded on the wire. at_once: before it is asked.
+    begin: begins the recorded call; None for one that is recorded on the wire. here: it is begun before the
+    model is asked, and what leaves is a part of it. who: as of `ModelOptions`.
     """
 
     def __init__(
-        self, kind: Kind, begin: Callable[[], Stream] | None, hint: str | None, *, at_once: bool
+        self,
+        kind: Kind,
+        begin: Callable[[], Stream] | None,
+        hint: str | None,
+        *,
+        here: bool,
+        who: str = "",
     ) -> None:
         self.hint = hint
         self._kind = kind
         self._begin = begin
-        self._heard = _Heard()
-        self._made = begin() if at_once and begin is not None else None
+        self._heard = _Heard(who)
+        self._made = begin() if here and begin is not None else None
+        self._heard.here = self._made is not None
         self.known: Any = None if self._made is None else self._made.known
 
     @contextmanager
@@ -101,11 +117,13 @@ class Unheard:
 
     def _recorded(self) -> Stream | None:
         """The recorded call, begun now at the latest; None where it is recorded on the wire."""
-        if self._begin is None or self._made is not None:
-            return self._made
         begin, self._begin = self._begin, None
-        (ON_WIRE if self._heard.any else UNHEARD).add(self._kind)
-        self._made = None if self._heard.any else begin()
+        if self._heard.any:
+            ON_WIRE.add(self._kind)
+            UNHEARD.discard(self._kind)
+        elif begin is not None and self._made is None:
+            UNHEARD.add(self._kind)
+            self._made = begin()
         return self._made
 
     @contextmanager

@@ -43,19 +43,30 @@ class Carrying:
             for name in names
         }
 
-    def by(self, wire: ProviderWire, messages: list[Any]) -> Carried | None:
+    def by(self, wire: ProviderWire, messages: list[Any], who: str) -> Carried | None:
         """What a conversation that begins with these messages goes on with; None for nothing.
 
-        It is the one that began with the same words, else the next one: what a prompt says may change.
+        It is the agent's that began with the same words, else its next one: what a prompt says may change.
+        One whose calls stand in the messages is gone on with by the client itself. who: the agent, as of
+        `ModelRequest`.
         """
-        waiting = {name: turns for name, turns in self._waiting.items() if _asks(wire, turns)}
+        waiting = {
+            name: turns
+            for name, turns in self._waiting.items()
+            if _calls(turns) and _owner(turns) == who.partition("#")[0]
+        }
+        held = [call for message in messages for call in wire.read(message).calls]
+        own = next((name for name, turns in waiting.items() if _holds(held, turns)), None)
+        if own is not None:
+            del self._waiting[own]
+            return None
         said = wire.new_in(messages)
         same = [name for name, turns in waiting.items() if says_the_same(_said(turns), said, ())]
         name = next(iter([*same, *waiting]), None)
         if name is None:
             return None
         made = self._messages(wire, self._waiting.pop(name))
-        return Carried(name, len(messages), made)
+        return Carried(name, len(messages), made) if made else None
 
     def _messages(self, wire: ProviderWire, turns: list[Turn]) -> list[Any]:
         def answer(turn: Turn) -> tuple[list[Any], Iterable[Asked]] | None:
@@ -77,10 +88,21 @@ class Carrying:
         return made[:-1] if is_answered and guidance_text(self._run.guidance) is None else made
 
 
-def _asks(wire: ProviderWire, turns: list[Turn]) -> bool:
-    """Whether the model of a conversation has asked for calls."""
-    answers = (response_in(wire, turn.value) for turn in turns if turn.kind == "model")
-    return any(wire.answer(one).calls for one in answers if one is not None)
+def _calls(turns: list[Turn]) -> list[Asked]:
+    """The calls that the model of a conversation has asked for."""
+    return [call for turn in turns for call in turn.calls]
+
+
+def _holds(held: list[Asked], turns: list[Turn]) -> bool:
+    """Whether calls of a conversation are among those that a client holds."""
+    ids = {call.id for call in held if call.id}
+    return any(call.id in ids if call.id else call in held for call in _calls(turns))
+
+
+def _owner(turns: list[Turn]) -> str:
+    """The agent that held a conversation, as of `ModelRequest`, without what tells its calls apart."""
+    name = next(turn.name for turn in turns if turn.kind == "model")
+    return name.partition(" ")[2].partition("#")[0]
 
 
 def _said(turns: list[Turn]) -> Any:

@@ -111,11 +111,11 @@ class Overheard:
             self._failed[current_caller()] = (call, key)
 
     def sent(
-        self, wire: ProviderWire, messages: Any, tools: Any, *, begins: bool = True
+        self, wire: ProviderWire, messages: Any, tools: Any, *, begins: str | None = ""
     ) -> Conversation:
         """Read a request before it is sent: results of earlier calls are steps.
 
-        begins: with what it does not go on with, it may begin a conversation of the agent's own.
+        begins: the agent of whose own conversations it may begin one, as of `ModelRequest`; None: of none.
         """
         for tee in list(self.open):
             tee.left()
@@ -125,7 +125,7 @@ class Overheard:
             messages = [wire.user(messages)]
         elif not isinstance(messages, list):
             return Conversation([])
-        going_on = self._going_on(wire, messages, begins=begins)
+        going_on = self._going_on(wire, messages, begins)
         new = messages[going_on.known :]
         for result in [one for message in new for one in wire.read(message).results]:
             asked = self._asked(result, continued=going_on.known > 0)
@@ -197,15 +197,19 @@ class Overheard:
         recorded = self._run.session.recorded_tools
         return refusal.lenient and names_a_change(asked.name) and asked.name not in recorded
 
-    def _going_on(self, wire: ProviderWire, messages: list[Any], *, begins: bool) -> Conversation:
-        """The conversation that a request goes on with, or a new one."""
+    def _going_on(
+        self, wire: ProviderWire, messages: list[Any], begins: str | None
+    ) -> Conversation:
+        """The conversation that a request goes on with, or a new one. begins: as of `sent`."""
         found, known = None, 0
         for one in self._conversations:
             common = _common(one.messages, messages)
             if common > known and (one.carried is None or common >= one.carried.at):
                 found, known = one, common
         if found is None:
-            carried = self._carrying.by(wire, messages) if begins and self._carrying else None
+            carried = None
+            if self._carrying is not None and begins is not None:
+                carried = self._carrying.by(wire, messages, begins)
             found = Conversation(messages, self._name(carried), carried)
             self._conversations.append(found)
             return found

@@ -180,9 +180,11 @@ def model_request(
     if asked is None or not isinstance(run, Run):
         return None
     raw = content.encode() if isinstance(content, str) else content
-    note_heard()
+    who = note_heard()
+    if who is None:
+        return None
     try:
-        return ModelRequest(run, asked, path, raw, signed=_is_signed(headers), hint=hint)
+        return ModelRequest(run, asked, path, raw, signed=_is_signed(headers), hint=hint, who=who)
     except TriageError:
         raise
     except Exception:  # nothing that is said to a model may keep it from being asked
@@ -201,10 +203,13 @@ def _is_signed(headers: Iterable[tuple[str, str]]) -> bool:
 
 
 class ModelRequest:
-    """A request on its way. overheard: what the attempt's requests have told so far."""
+    """A request on its way. overheard: what the attempt's requests have told so far.
+
+    who: the framework's agent that asks, as of `ModelOptions`; empty where nobody says so.
+    """
 
     def __init__(
-        self, run: Run, asked: Asked, path: str, raw: bytes, *, signed: bool, hint: bool
+        self, run: Run, asked: Asked, path: str, raw: bytes, *, signed: bool, hint: bool, who: str
     ) -> None:
         self.run = run
         self.overheard = overheard(run)
@@ -217,7 +222,7 @@ class ModelRequest:
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
         inside = within()
         self._is_own = not inside
-        begins = not (inside or is_continued(self._body))
+        begins = None if inside or is_continued(self._body) else who
         self._conversation = self.overheard.sent(
             self._endpoint.wire, messages, tools, begins=begins
         )
@@ -225,7 +230,7 @@ class ModelRequest:
         said_before = b"" if carried is None else json.dumps(carried.turns).encode()
         provider = self._endpoint.provider
         self._call = ModelCall(
-            name=f"{provider} {inside}" if inside else provider,
+            name=f"{provider} {who or inside}".rstrip(),
             model=(self._other_model or "") or self._model(path),
             said=self._endpoint.wire.new_in(messages),
             key=sha256(path.encode() + b"\n" + raw + said_before).hexdigest()[:_DIGITS],
