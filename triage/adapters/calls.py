@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -406,13 +407,21 @@ class Stream:
     """A model call that is begun and ended by hand, as its answer may come in pieces: see `Seam.stream`.
 
     known: the recorded answer, for the framework. None: it must be asked for. key: of the call, None for
-    one that is reused. again: key of the same call where this is another try of it.
+    one that is reused. again: key of the same call where this is another try of it. until: when the request
+    can no longer be made again as it is, in monotonic seconds.
     """
 
     def __init__(
-        self, run: Run, call: ModelCall, ended: Ended = ignore_end, *, again: str | None = None
+        self,
+        run: Run,
+        call: ModelCall,
+        ended: Ended = ignore_end,
+        *,
+        again: str | None = None,
+        until: float = math.inf,
     ) -> None:
         self._run = run
+        self._until = until
         if again is not None:
             tally(run).not_begun(again)
         self._asking = RecordedModelCall(call, lambda: None)  # begun and ended by hand
@@ -447,7 +456,7 @@ class Stream:
     async def mended(self, error: Exception) -> bool:
         """Whether the request is to be made again, after a wait as the policy says of its error."""
         begun = self._begun
-        if begun is None or not await mend(self._run, error):
+        if begun is None or not await mend(self._run, error, self._until):
             return False
         note_try(self._run, begun, error)
         return True
@@ -455,7 +464,7 @@ class Stream:
     def mended_sync(self, error: Exception) -> bool:
         """`mended` for sync code; False in the event loop's own thread, which cannot wait."""
         begun = self._begun
-        if begun is None or not mend_sync(self._run, error):
+        if begun is None or not mend_sync(self._run, error, self._until):
             return False
         note_try(self._run, begun, error)
         return True

@@ -5,6 +5,8 @@ The function is called again only for what cannot be mended there.
 
 from __future__ import annotations
 
+import math
+
 import anyio.from_thread
 from msgspec.structs import replace
 
@@ -27,13 +29,14 @@ from .run import Recorder
 __all__ = ["mend", "mend_sync"]
 
 
-async def mend(run: Recorder, error: Exception) -> bool:
+async def mend(run: Recorder, error: Exception, until: float = math.inf) -> bool:
     """Wait as the policy says of this error, and tell whether the request is to be made again.
 
-    False where the policy says anything else: then the attempt fails with the error.
+    False where the policy says anything else, or longer than until, in monotonic seconds: then the attempt
+    fails with the error.
     """
     try:
-        tried = await _tried(run, error)
+        tried = await _tried(run, error, until)
     except Exception:
         logger.exception("run %s: a failed request is not made again in its place", run.run_id)
         return False
@@ -44,7 +47,7 @@ async def mend(run: Recorder, error: Exception) -> bool:
     return not run.over and run.interrupt is None
 
 
-async def _tried(run: Recorder, error: Exception) -> Attempt | None:
+async def _tried(run: Recorder, error: Exception, until: float) -> Attempt | None:
     """The failed request as a policy sees it, if it is to be made again."""
     session = run.session
     if run.over or run.interrupt is not None or session.question is not None:
@@ -60,6 +63,8 @@ async def _tried(run: Recorder, error: Exception) -> Attempt | None:
     if not isinstance(action, Retry) or replace(action, delay=0.0, outage=False) != Retry():
         return None
     if session.limits.too_long(action, diagnosis.retry_after_s):
+        return None
+    if session.config.env.monotonic() + delay_of(action) > until:
         return None
     most = session.limits.outage_seconds
     session.waits.say(
@@ -84,12 +89,12 @@ async def _tried(run: Recorder, error: Exception) -> Attempt | None:
     )
 
 
-def mend_sync(run: Recorder, error: Exception) -> bool:
+def mend_sync(run: Recorder, error: Exception, until: float = math.inf) -> bool:
     """`mend` for sync code in a thread; False in the event loop's own thread, which cannot wait."""
     if in_event_loop():
         return False
     try:
         anyio.from_thread.check_cancelled()
     except RuntimeError:
-        return anyio.run(mend, run, error)
-    return anyio.from_thread.run(mend, run, error)
+        return anyio.run(mend, run, error, until)
+    return anyio.from_thread.run(mend, run, error, until)

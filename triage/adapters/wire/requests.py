@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -41,8 +42,10 @@ __all__ = [
 _LONGEST = 4_000
 _DIGITS = 32
 """Of the digest of a request."""
-_SIGNATURES = ("signature", "x-amz-content-sha256", "content-md5", "content-digest", "digest")
-"""Headers that say that a body was signed, or that name its digest."""
+_DIGESTS = ("x-amz-content-sha256", "content-md5", "content-digest", "digest")
+"""Headers that name the digest of a body."""
+_SIGNED_S = 120.0
+"""Seconds for which a signature is sent again; most hold for 300, by a clock that may differ from ours."""
 _MODEL_IN_PATH = re.compile(r"/models/(?P<gemini>[^:]*)|/model/(?P<bedrock>.+)/")
 _log = child_logger("adapters")
 _passing: ContextVar[bool] = ContextVar("triage_wire", default=False)
@@ -197,7 +200,9 @@ def model_request(
 def _is_signed(headers: Iterable[tuple[str, str]]) -> bool:
     for name, value in headers:
         lower = name.lower()
-        if lower in _SIGNATURES or (lower == "authorization" and "Signature=" in value):
+        if lower in _DIGESTS or "signature" in lower:
+            return True
+        if lower == "authorization" and "signature=" in value.lower():
             return True
     return False
 
@@ -259,7 +264,9 @@ class ModelRequest:
         """Begin the recorded call, or find its recorded answer."""
         self.run.session.raise_held()
         again = self.overheard.begun(self._call)
-        self._stream = Stream(self.run, self._call, self._ended, again=again)
+        now = self.run.session.config.env.monotonic()
+        until = now + _SIGNED_S if self._signed else math.inf
+        self._stream = Stream(self.run, self._call, self._ended, again=again, until=until)
         return self._stream
 
     def _ended(self, answer: Answer | None, error: Exception | None) -> None:
@@ -306,7 +313,8 @@ class ModelRequest:
             return None
         if self._signed:
             _log.warning(
-                "run %s: a request to %s is signed already and is sent as it is: it cannot carry %s",
+                "run %s: a request to %s is signed already and is sent as it is: it cannot carry %s, which "
+                "waits for a request that can",
                 self.run.run_id, endpoint.provider, "the hint" if hint else "what is to be changed",
             )  # fmt: skip
             return None
