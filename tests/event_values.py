@@ -24,7 +24,7 @@ from triage import (
     Suspend,
     Usage,
 )
-from triage.core import Action, Cause, Evidence, Level, Origin, RunState, events
+from triage.core import Action, Basis, Cause, Evidence, Level, Origin, RunState, events
 
 EVENT_TYPES: tuple[Any, ...] = get_args(events.Event)
 
@@ -129,6 +129,16 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     Diagnosis: diagnoses,
     Action: actions,
     Origin: st.builds(Origin, texts, counts, counts, texts),
+    Basis: st.builds(
+        Basis,
+        texts,
+        texts,
+        strategy=texts,
+        draw=st.floats(0, 1),
+        probability=st.none() | st.floats(0, 1),
+        saw=st.lists(json_values, max_size=2).map(tuple),
+        seconds_left=st.none() | seconds,
+    ),
 }
 
 

@@ -228,13 +228,42 @@ class AttemptFailed(Recorded, frozen=True):
     diagnosis: Diagnosis
 
 
+class Basis(Value, frozen=True):
+    """What a decision was made of, beside the failure itself.
+
+    policy: digest of the texts of policy and limits. text: these texts, with the first decision of the run
+    that they were made for. key: under which the policy has its strategy, as in `EXTERNAL_FAULT`. strategy:
+    the one that answered; empty where none did. draw: the random number. probability: with which the
+    strategy has chosen by chance; None where it has not. saw: what limits, gates, breakers and strategies
+    answered, in their order, as pairs. tries: requests to models that failed and were made again in their
+    place since the last decision. elapsed_s, seconds_left, hint_read, tools: as in the `FailureContext`.
+    """
+
+    policy: str = ""
+    text: str = ""
+    key: str = ""
+    strategy: str = ""
+    draw: float = 1.0
+    probability: float | None = None
+    saw: tuple[Any, ...] = ()
+    tries: tuple[Any, ...] = ()
+    elapsed_s: float = 0.0
+    seconds_left: float | None = None
+    hint_read: bool = False
+    tools: tuple[str, ...] = ()
+
+
 class ActionChosen(Recorded, frozen=True):
-    """action: what will be done. by: who decided. reason: why, where the policy did not decide."""
+    """action: what will be done. by: who decided. reason: why, where the policy did not decide.
+
+    basis: what the decision was made of; None in journals before 0.3.0, and of a person's decision.
+    """
 
     attempt: int
     action: Action
     by: str = ""
     reason: str = ""
+    basis: Basis | None = None
 
 
 class CapabilitiesSelected(Recorded, frozen=True, gc=False):

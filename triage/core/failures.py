@@ -196,7 +196,8 @@ class FailureContext(Value, frozen=True):
     elapsed_s: seconds the run has worked, without waits for a person. seconds_left: until its deadline,
     None without one. draw: a random number from 0 to 1, drawn for this failure from the run's source, for
     jitter. attempt_s: seconds the failed attempt took. outage_seconds, longest_wait: as in the run's
-    `Limits`. hint_read: whether the agent asks for its hint, so that a model may hear what failed.
+    `Limits`. hint_read: whether the agent asks for its hint, so that a model may hear what failed. notes:
+    what was seen while deciding, by `note`.
     """
 
     run_id: str
@@ -219,6 +220,15 @@ class FailureContext(Value, frozen=True):
     outage_seconds: float | None = 300.0
     longest_wait: float | None = 120.0
     hint_read: bool = False
+    notes: list[tuple[str, Any]] = msgspec.field(default_factory=list)
+
+    def note(self, what: str, value: object) -> None:
+        """Note what this decision depends on beside the failure; it is journalled with the action.
+
+        what: whose answer it is, as in `"gate:openai"`. A strategy that chooses by chance notes
+        `"probability"`, with that of its choice, so that other policies can be held against it later.
+        """
+        self.notes.append((what, value))
 
     @property
     def failure_type(self) -> FailureType:

@@ -432,7 +432,7 @@ _AS_THEY_ARE = frozenset({
     "run_id", "seq", "time", "attempt", "v", "parent", "agent", "key", "idempotency_key", "token_digest",
     "subject", "call", "kind", "tool", "effect", "outcome", "status", "decision", "unstored",
     "type_name", "module", "mro", "phase", "relation", "failure_type", "severity", "level", "usage",
-    "rule", "candidates", "run", "sealed", "origin",
+    "rule", "candidates", "run", "sealed", "origin", "policy",
 })  # fmt: skip
 """Fields the journal is read by: ids, digests, fixed words and names in code, never user data."""
 

@@ -509,6 +509,7 @@ class Session:
     at_failure: dict[str, Callable[[], Awaitable[object]]] | None = None
     # Requests to models that failed and were made again in their place, as attempts.
     tries: tuple[Attempt, ...] = ()
+    tries_told = 0
     # Names of tools that are known to record their calls, beside those that the function refers to.
     recorded_tools: frozenset[str] = frozenset()
     has_calls = False

@@ -62,6 +62,7 @@ from triage.core.waiting import LONG_WAIT_S
 from triage.strategies import FailurePolicy, delay_of, limit_of, warn_of_retries_in
 
 from .approvals import Question, Waiting, digest_of, time_of
+from .basis import basis_of
 from .compensation import (
     available,
     behind,
@@ -338,9 +339,17 @@ async def within_limits(session: Session, context: FailureContext) -> Action | D
             per_tool=state.calls_per_tool,
         )
     if breach is not None:
+        context.note("limit", limit_of(breach))
         return breach
-    action = await (session.config.policy or _recommended()).dispatch(context)
-    return limits.allows(action, context) or action
+    action = await _policy_of(session).dispatch(context)
+    breach = limits.allows(action, context)
+    if breach is not None:
+        context.note("limit", limit_of(breach))
+    return breach or action
+
+
+def _policy_of(session: Session) -> FailurePolicy:
+    return session.config.policy or _recommended()
 
 
 _REFUSED = "A step was tried again that a person has refused."
@@ -539,6 +548,7 @@ def choose(session: Session, context: FailureContext, decision: Decision) -> Non
         action=kept(decision.action),
         by=decision.by,
         reason=decision.reason,
+        basis=basis_of(session, _policy_of(session), context, decision.action),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from triage.core.constructors import check_constructors
 
 from .asking import ask_again, break_loop, repair_arguments, shrink_context
-from .base import Strategy, always
+from .base import Strategy, always, shown_strategy
 from .gates import (
     Breaker,
     Budget,
@@ -86,6 +86,7 @@ __all__ = [
     "retry_with_tool_manifest",
     "rollback_to_checkpoint",
     "sequence",
+    "shown_strategy",
     "shrink_context",
     "single_retry_layer",
     "substitute",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from inspect import isawaitable
@@ -52,6 +53,30 @@ class always(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return repr(self.action)
+
+
+def answer_of(strategy: Strategy, context: FailureContext) -> Answer:
+    """Ask a strategy, and note what it answers unless it is made of others that note it."""
+    if getattr(strategy, "is_composite", False):
+        return strategy(context)
+
+    def noted(action: Action) -> Action:
+        context.note("strategy", [shown_strategy(strategy), getattr(action, "kind", "")])
+        return action
+
+    return then(strategy(context), noted)
+
+
+def shown_strategy(strategy: object) -> str:
+    """Return a strategy as text that is the same in each process."""
+    try:
+        text = repr(strategy)
+    except Exception:  # it is the user's
+        text = type(strategy).__name__
+    return _ADDRESS.sub("", text)
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def same_again(strategy: Strategy) -> bool:

@@ -40,7 +40,7 @@ from triage.core import (
 from triage.core.constructors import Struct
 from triage.core.waiting import Waits
 
-from .base import Answer, Strategy, as_strategy, named, nothing_new, then
+from .base import Answer, Strategy, answer_of, as_strategy, named, nothing_new, then
 from .passage import Passage, Turn, Verdict, delay_after, environment_of, key_of, verdict_of
 
 __all__ = [
@@ -765,6 +765,7 @@ class circuit_breaker(Struct, frozen=True):
     action.
     """
 
+    is_composite: ClassVar[bool] = True
     breaker: Breaker
     inner: Strategy | Action
 
@@ -783,6 +784,7 @@ class circuit_breaker(Struct, frozen=True):
         heard = self.breaker.heard(context.exception)
         ask = self.breaker.ask if heard else self.breaker.failure
         wait = ask(context.run_id)
+        context.note(f"breaker:{getattr(self.breaker, 'name', '')}", wait)
         if wait is not None:
             when = f"a probe is allowed in {wait:.3g} s"
             often = f"opened by {self.breaker.failures} failures in a row"
@@ -794,7 +796,7 @@ class circuit_breaker(Struct, frozen=True):
             return action
 
         # If `inner` raises, its place as the probe expires as that of a silent probe does.
-        return then(cast("Strategy", self.inner)(context), release)
+        return then(answer_of(cast("Strategy", self.inner), context), release)
 
 
 # The strategies of a `RetryBudget` and a `RateGate`.
@@ -813,6 +815,7 @@ class within_budget(Struct, frozen=True):
     name; empty by default. otherwise: a strategy or an action, such as `Suspend("Go on later?")`.
     """
 
+    is_composite: ClassVar[bool] = True
     inner: Strategy | Action
     budget: Budget
     key: str = ""
@@ -839,17 +842,18 @@ class within_budget(Struct, frozen=True):
             if not isinstance(action, PROCEEDING):
                 return action
             wait = self.budget.take(self.key)
+            context.note(f"budget:{self.key}", "never" if wait == math.inf else wait)
             if wait is None:
                 return action
             if self.otherwise is not None:
-                return cast("Strategy", self.otherwise)(context)
+                return answer_of(cast("Strategy", self.otherwise), context)
             of = f" of {self.key}" if self.key else ""
             when = (
                 "a call must succeed first" if math.isinf(wait) else f"one is due in {wait:.3g} s"
             )
             return Escalate(f"{named(context)}: the retry budget{of} is spent; {when}")
 
-        return then(cast("Strategy", self.inner)(context), pay)
+        return then(answer_of(cast("Strategy", self.inner), context), pay)
 
 
 class behind_gate(Struct, frozen=True):
@@ -862,6 +866,7 @@ class behind_gate(Struct, frozen=True):
     inner: a strategy or an action. gate: a `RateGate`. key: the service's name; empty by default.
     """
 
+    is_composite: ClassVar[bool] = True
     inner: Strategy | Action
     gate: Gate
     key: str = ""
@@ -884,9 +889,11 @@ class behind_gate(Struct, frozen=True):
             self.gate.hold(self.key, asked)
 
         def wait_for_it(action: Action) -> Action:
-            wait = self.gate.wait_s(self.key) * (1 + _SPREAD * context.draw)
+            held = self.gate.wait_s(self.key)
+            context.note(f"gate:{self.key}", held)
+            wait = held * (1 + _SPREAD * context.draw)
             if isinstance(action, DELAYED) and action.delay < wait:
                 return replace(action, delay=wait)
             return action
 
-        return then(cast("Strategy", self.inner)(context), wait_for_it)
+        return then(answer_of(cast("Strategy", self.inner), context), wait_for_it)

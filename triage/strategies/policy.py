@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, TypedDict, Unpack, cast
@@ -30,7 +31,7 @@ from triage.core import (
 from triage.core.asking import TooSlow, ask, deadline_of
 
 from .asking import ask_again, break_loop, repair_arguments, shrink_context
-from .base import Strategy, always, as_strategy, read_toml, takes_no_time
+from .base import Strategy, always, answer_of, as_strategy, read_toml, takes_no_time
 from .gates import CircuitBreaker, RetryBudget, behind_gate, circuit_breaker, within_budget
 from .limits import Limits
 from .ready_made import (
@@ -157,11 +158,18 @@ default=Escalate(reason=None))
 
         None if there is none of these.
         """
-        if diagnosis.cause is not None and diagnosis.cause in self.causes:
-            return self.causes[diagnosis.cause]
-        if diagnosis.recovery is not None and diagnosis.recovery in self.recoveries:
-            return self.recoveries[diagnosis.recovery]
-        return self.strategies.get(diagnosis.failure_type, self.default)
+        return self._found(diagnosis)[1]
+
+    def _found(self, diagnosis: Diagnosis) -> tuple[str, Strategy | None]:
+        """The strategy for a diagnosis, and the key under which it stands."""
+        cause, recovery, kind = diagnosis.cause, diagnosis.recovery, diagnosis.failure_type
+        if cause is not None and cause in self.causes:
+            return f"causes.{cause}", self.causes[cause]
+        if recovery is not None and recovery in self.recoveries:
+            return f"recoveries.{recovery}", self.recoveries[recovery]
+        if kind in self.strategies:
+            return kind.name, self.strategies[kind]
+        return "default", self.default
 
     async def dispatch(self, context: FailureContext) -> Action:
         """Decide what to do about this failure. Always returns an action and raises no Exception.
@@ -172,7 +180,8 @@ default=Escalate(reason=None))
         strategy of the user's is called in a worker thread.
         Cancellation and other BaseExceptions propagate.
         """
-        strategy = self.strategy_for(context.diagnosis)
+        key, strategy = self._found(context.diagnosis)
+        context.note("key", key)
         if strategy is None:
             kind = context.failure_type
             remedy = f"give the policy {kind.name}=… or default=…"
@@ -180,13 +189,14 @@ default=Escalate(reason=None))
         try:
             answer: object
             if takes_no_time(strategy):
-                answer = strategy(context)
+                answer = answer_of(strategy, context)
                 if not isinstance(answer, ACTIONS) and isawaitable(answer):
                     answer = await answer
             else:
                 seconds = deadline_of(strategy)
                 left = context.seconds_left
-                answer = await ask(strategy, context, seconds=seconds, seconds_left=left)
+                asked = partial(answer_of, strategy)
+                answer = await ask(asked, context, seconds=seconds, seconds_left=left)
             if isinstance(answer, ACTIONS):
                 return answer
         except TooSlow as slow:

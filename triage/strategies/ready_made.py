@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from msgspec.structs import force_setattr
@@ -44,6 +45,7 @@ from .base import (
     Outage,
     Strategy,
     always,
+    answer_of,
     as_strategy,
     better_told,
     cannot_be_shorter,
@@ -365,6 +367,7 @@ class sequence:
     Raises UsageError without strategies, or for a value that is neither a strategy nor an action.
     """
 
+    is_composite: ClassVar[bool] = True
     strategies: tuple[Strategy, ...]
 
     def __init__(self, *strategies: Strategy | Action) -> None:
@@ -377,7 +380,7 @@ class sequence:
         """What to do about this failure."""
         n, most = context.failures(), len(self.strategies)
         if n <= most:
-            return self.strategies[n - 1](context)
+            return answer_of(self.strategies[n - 1], context)
         what = "the only strategy has" if most == 1 else f"all {most} strategies have"
         return Escalate(f"{named(context)}: failed {counted(n)}, and {what} had a turn")
 
@@ -405,6 +408,7 @@ class chain(Struct, frozen=True):
     cure; it goes on waiting if fallback does not proceed.
     """
 
+    is_composite: ClassVar[bool] = True
     primary: Strategy | Action
     fallback: Strategy | Action
     after: tuple[type[RecoveryAction], ...] = (Escalate,)
@@ -419,16 +423,17 @@ class chain(Struct, frozen=True):
         fallback = cast("Strategy", self.fallback)
         primary = cast("Strategy", self.primary)
         holds_out = isinstance(primary, backoff_and_retry) and primary.max_attempts is None
+        asked = partial(answer_of, context=context)
 
         def go_on(action: Action) -> Answer:
             if isinstance(action, self.after):
                 hopeless = needs_a_person(context) or cannot_be_shorter(context)
                 if isinstance(action, Escalate) and hopeless and same_again(fallback):
                     return action
-                return then(fallback(context), lambda last: _both(action, last, fallback, context))
+                return then(asked(fallback), lambda last: _both(action, last, fallback, context))
             if holds_out and isinstance(action, Retry) and better_told(context, action.delay):
                 return then(
-                    fallback(context), lambda last: last if isinstance(last, PROCEEDING) else action
+                    asked(fallback), lambda last: last if isinstance(last, PROCEEDING) else action
                 )
             longest = context.longest_wait
             if isinstance(action, DELAYED) and longest is not None and action.delay > longest:
@@ -436,8 +441,8 @@ class chain(Struct, frozen=True):
             return action
 
         if isinstance(primary, backoff_and_retry) and _needs_a_plan(context):
-            return fallback(context)
-        return then(primary(context), go_on)
+            return asked(fallback)
+        return then(asked(primary), go_on)
 
     @property
     def same_again(self) -> bool:
@@ -461,6 +466,7 @@ class by_severity(Struct, frozen=True):
     for the rest, and hands over what needs a person.
     """
 
+    is_composite: ClassVar[bool] = True
     otherwise: Strategy | Action
     retriable: Strategy | Action | None = None
     replanning: Strategy | Action | None = None
@@ -487,7 +493,7 @@ class by_severity(Struct, frozen=True):
                 chosen = stop if self.critical is None else self.critical
                 if isinstance(chosen, Escalate):
                     return chosen
-        return cast("Strategy", self.otherwise if chosen is None else chosen)(context)
+        return answer_of(cast("Strategy", self.otherwise if chosen is None else chosen), context)
 
     def __repr__(self) -> str:
         given = (
@@ -516,7 +522,7 @@ def _another(strategy: Strategy, context: FailureContext) -> Action | None:
         return _another(primary, context) or _another(fallback, context)
     if getattr(strategy, "has_another", False) is not True:
         return None
-    answer = strategy(context)
+    answer = answer_of(strategy, context)
     return answer if isinstance(answer, PROCEEDING) else None
 
 

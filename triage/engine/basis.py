@@ -1,0 +1,64 @@
+"""What a decision was made of, as the journal keeps it: another policy can be held against it later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from triage.core import (
+    Action,
+    ActionChosen,
+    Attempt,
+    Basis,
+    FailureContext,
+    digest,
+    plain,
+)
+from triage.strategies import FailurePolicy, delay_of, shown_strategy
+
+from .journal import Session
+
+__all__ = ["basis_of"]
+
+
+def basis_of(
+    session: Session, policy: FailurePolicy, context: FailureContext, action: Action
+) -> Basis:
+    """What the choice of this action was made of, by the notes of those who were asked."""
+    text = f"{shown_strategy(policy)}\n{session.limits!r}"
+    known = digest("", text)
+    told = any(
+        isinstance(event, ActionChosen) and event.basis is not None and event.basis.policy == known
+        for event in session.events
+    )
+    notes = list(context.notes)
+    answered = [value[0] for what, value in notes if what == "strategy" and value[1] == action.kind]
+    keys = [value for what, value in notes if what == "key"]
+    chances = [value for what, value in notes if what == "probability"]
+    since, session.tries_told = session.tries_told, len(session.tries)
+    return Basis(
+        policy=known,
+        text="" if told else text,
+        key=keys[-1] if keys else "",
+        strategy=answered[-1] if answered else "",
+        draw=context.draw,
+        probability=float(chances[-1]) if chances else None,
+        saw=tuple([what, plain(value)] for what, value in notes),
+        tries=tuple(map(_try, session.tries[since:])),
+        elapsed_s=context.elapsed_s,
+        seconds_left=context.seconds_left,
+        hint_read=context.hint_read,
+        tools=context.tools,
+    )
+
+
+def _try(one: Attempt) -> dict[str, Any]:
+    """A request that was made again in its place, in short."""
+    diagnosis = one.diagnosis
+    return {
+        "failure_type": diagnosis.failure_type.value,
+        "cause": diagnosis.cause,
+        "severity": diagnosis.severity.value,
+        "delay": 0.0 if one.action is None else delay_of(one.action),
+        "started": one.started,
+        "ended": one.ended,
+    }
