@@ -228,6 +228,20 @@ class AttemptFailed(Recorded, frozen=True):
     diagnosis: Diagnosis
 
 
+class Try(Value, frozen=True):
+    """A request to a model that failed and was made again in its place, after a delay in seconds.
+
+    failure_type, cause, severity: of its diagnosis. started, ended: seconds since the epoch.
+    """
+
+    failure_type: str
+    cause: str | None = None
+    severity: str = ""
+    delay: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
+
+
 class Basis(Value, frozen=True):
     """What a decision was made of, beside the failure itself.
 
@@ -246,7 +260,7 @@ class Basis(Value, frozen=True):
     draw: float = 1.0
     probability: float | None = None
     saw: tuple[Any, ...] = ()
-    tries: tuple[Any, ...] = ()
+    tries: tuple[Try, ...] = ()
     elapsed_s: float = 0.0
     seconds_left: float | None = None
     hint_read: bool = False

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from triage.core import (
     Action,
     ActionChosen,
     Attempt,
     Basis,
     FailureContext,
+    Try,
     digest,
     plain,
 )
@@ -51,14 +50,13 @@ def basis_of(
     )
 
 
-def _try(one: Attempt) -> dict[str, Any]:
-    """A request that was made again in its place, in short."""
-    diagnosis = one.diagnosis
-    return {
-        "failure_type": diagnosis.failure_type.value,
-        "cause": diagnosis.cause,
-        "severity": diagnosis.severity.value,
-        "delay": 0.0 if one.action is None else delay_of(one.action),
-        "started": one.started,
-        "ended": one.ended,
-    }
+def _try(one: Attempt) -> Try:
+    diagnosis, action = one.diagnosis, one.action
+    return Try(
+        diagnosis.failure_type,
+        diagnosis.cause,
+        "" if diagnosis.severity is None else diagnosis.severity,
+        0.0 if action is None else delay_of(action),
+        one.started,
+        one.ended,
+    )
