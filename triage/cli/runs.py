@@ -48,7 +48,7 @@ from triage.engine import cancel as cancel_run
 from triage.engine import fork as fork_run
 from triage.engine import resolve as resolve_run
 from triage.plan import report_in
-from triage.stores import RunInfo, Store
+from triage.stores import RunInfo, Store, copy_run
 
 from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
 from .options import (
@@ -501,6 +501,42 @@ def fork(
     recover = suggested("runs", "recover", made.run_id, place_of(made.agent), store=store)
     write(f"run {one_line(made.run_id)} is forked from {one_line(info.run_id)}; it goes on")
     write(f"by recover_all() of any worker, or: {recover}")
+
+
+@app.command(
+    help_epilogue=epilogue(
+        _CODES,
+        "runs copy sqlite:///runs.db postgresql://db/triage",
+        "runs copy sqlite:///runs.db sqlite:///kept.db order-17 order-18",
+    )
+)
+def copy(
+    source: Annotated[str, Parameter(metavar="FROM", help="The store to copy from.")],
+    target: Annotated[str, Parameter(metavar="TO", help="The store to copy to.")],
+    /,
+    *runs: Annotated[str, Parameter(metavar="RUN", help="Ids of runs; all without one.")],
+    agent: Annotated[str | None, Parameter(help="Only runs of this agent.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Copy runs from one store to another: whole journals, with status, claims and lease.
+
+    Again it copies what is new. Stop the workers of the runs first: what they write later is left behind.
+    """
+    kept = store_of(target, new=True)
+
+    async def work(given: Store) -> tuple[int, int]:
+        ids = list(runs) or [info.run_id for info in reversed(await given.runs(agent=agent))]
+        try:
+            new = [await copy_run(given, kept, run_id) for run_id in ids]
+        finally:
+            await kept.close()
+        return sum(map(bool, new)), len(new)
+
+    copied, looked_at = with_store(store_of(source), work)
+    if json:
+        write(json_line({"copied": copied, "up_to_date": looked_at - copied}))
+        return
+    write(f"{counted(copied, 'run')} copied, {looked_at - copied} were up to date")
 
 
 def _last_failure(events: Sequence[Event]) -> int:

@@ -13,6 +13,7 @@ from triage.core import dump, dumps, lazily, load, loads
 from triage.core.constructors import check_constructors
 
 from .base import OPEN, Claim, RunInfo, Store, is_progress, ticks
+from .copying import copy_run
 from .memory import MemoryStore
 from .opening import open_store
 from .rows import Outgoing, from_column
@@ -42,6 +43,7 @@ __all__ = [
     "ThreadWaiter",
     "ThreadedStore",
     "Waiter",
+    "copy_run",
     "dump",
     "dumps",
     "from_column",
