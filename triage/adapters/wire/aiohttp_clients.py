@@ -61,7 +61,8 @@ async def _live(
         try:
             with passed():
                 sent = _sent(asked, options)
-                response = await original(session, method, str_or_url, **sent)
+                url = _addressed(asked, session, str_or_url)
+                response = await original(session, method, url, **sent)
             headers = response.headers
             if response.status < 400 and is_stream(content_type(headers)):
                 tee = asked.tee(call, response.status, headers.items())
@@ -128,6 +129,15 @@ def _content(session: Any, options: dict[str, Any]) -> bytes | str | None:
     if isinstance(data, (bytearray, memoryview)):
         return bytes(data)
     return data if isinstance(data, (bytes, str)) else None
+
+
+def _addressed(asked: ModelRequest, session: Any, str_or_url: Any) -> Any:
+    """The address that is asked; the caller's own where nothing changes."""
+    url = session._build_url(str_or_url)
+    path = asked.addressed(url.raw_path)
+    return (
+        str_or_url if path == url.raw_path else url.with_path(path, encoded=True, keep_query=True)
+    )
 
 
 def _sent(asked: ModelRequest, options: dict[str, Any]) -> dict[str, Any]:

@@ -7,14 +7,12 @@ own retries are tries of the one call. `_send` is the wire.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from io import BytesIO
 from typing import Any
-from urllib.parse import quote
 
 from triage.adapters.calls import Stream
 
@@ -31,9 +29,6 @@ from .requests import (
 )
 
 __all__ = ["recording"]
-
-_UNQUOTED = "-._~"
-"""What the client leaves as it is in a path."""
 
 
 def recording(_library: Any, name: str, original: Any) -> Any:
@@ -94,17 +89,12 @@ def _asked(request: dict[str, Any]) -> ModelRequest | None:
 
 def _sent(asked: ModelRequest, request: dict[str, Any]) -> dict[str, Any]:
     """The request as it is to be sent; the client's own where nothing changes."""
-    body, model = asked.changed(), asked.run.guidance.model
-    if body is None and model is None:
-        return request
-    made = dict(request)
+    body = asked.changed()
+    made: dict[str, Any] = {name: asked.addressed(request[name]) for name in ("url", "url_path")}
     if body is not None:
         made["body"] = body
-    if model is not None:
-        segment = f"/model/{quote(model, safe=_UNQUOTED)}/"
-        for name in ("url", "url_path"):
-            made[name] = re.sub("/model/[^/]+/", segment, request[name])
-    return made
+    changed = {name: value for name, value in made.items() if value != request[name]}
+    return {**request, **changed} if changed else request
 
 
 class _LogicalCall:

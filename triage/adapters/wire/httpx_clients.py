@@ -130,16 +130,18 @@ class _Sends:
         return model_request(request.method, request.url.path, headers, content, hint=self._hint)
 
     def _sent(self, asked: ModelRequest, request: Any) -> Any:
-        """The request with the body that is to be sent; the client's own where nothing changes."""
+        """The request as it is to be sent; the client's own where nothing changes."""
         body = asked.changed()
-        if body is None:
+        path = request.url.raw_path.decode("ascii")
+        address = asked.addressed(path)
+        if body is None and address == path:
             return request
         headers = [(k, v) for k, v in request.headers.raw if k.lower() != b"content-length"]
         return self._library.Request(
             request.method,
-            request.url,
+            request.url.copy_with(raw_path=address.encode("ascii")),
             headers=headers,
-            content=body,
+            content=request.content if body is None else body,
             extensions=request.extensions,
         )
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from hashlib import sha256
 from itertools import count
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from triage.adapters.calls import (
     Form,
@@ -47,6 +47,10 @@ _DIGESTS = ("x-amz-content-sha256", "content-md5", "content-digest", "digest")
 _SIGNED_S = 120.0
 """Seconds for which a signature is sent again; most hold for 300, by a clock that may differ from ours."""
 _MODEL_IN_PATH = re.compile(r"/models/(?P<gemini>[^:]*)|/model/(?P<bedrock>.+)/")
+_NAMED_IN_PATH = re.compile(r"(/models/)[^/:?]+(?=:)|(/(?:model|deployments)/)[^/?]+(?=/)")
+"""The model in the path of an address, as it is sent."""
+_UNQUOTED = "-._~@"
+"""What stays as it is in a path."""
 _log = child_logger("adapters")
 _passing: ContextVar[bool] = ContextVar("triage_wire", default=False)
 
@@ -253,6 +257,14 @@ class ModelRequest:
         at = _MODEL_IN_PATH.search(path)
         return unquote(at["gemini"] or at["bedrock"] or "") if at else ""
 
+    def addressed(self, path: str) -> str:
+        """The path, with the other model that the run asks for where it names one. path: as it is sent."""
+        other = self._other_model
+        if other is None or self._signed:
+            return path
+        segment = quote(other, safe=_UNQUOTED)
+        return _NAMED_IN_PATH.sub(lambda at: f"{at[1] or at[2]}{segment}", path, count=1)
+
     def _read(self, answer: Kept) -> Answer:
         try:
             return answer_in(self._endpoint.wire, answer)
@@ -295,8 +307,8 @@ class ModelRequest:
         other = self._other_model
         if other is not None and "model" in body:
             body["model"] = other
-            if self._stream is not None:
-                self._stream.asks(other)
+        if other is not None and self._stream is not None:
+            self._stream.asks(other)
         wire, name = endpoint.wire, endpoint.messages
         shrink = Shrink.of(guidance, self.run)
         messages, carried = body.get(name) or [], self._conversation.carried
