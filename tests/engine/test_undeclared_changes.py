@@ -19,7 +19,7 @@ from mcp.types import ToolAnnotations
 import triage
 from triage import Agent, Durability, TriageEscalationError, TriageSuspendedError
 from triage.adapters.mcp import record
-from triage.core import ActionChosen, Event, Replan
+from triage.core import ActionChosen, Event, Replan, names_a_change
 from triage.testing import VirtualTime
 
 pytestmark = pytest.mark.anyio
@@ -351,3 +351,64 @@ async def test_tools_of_a_recorded_session_are_known_by_the_names_that_the_model
         agent = world.agent({"send_mail": mails, "delete_row": deletes})
         assert await agent.run("t") == "done"
     assert world.made == ["send_mail", "look", "look", "delete_row"]
+
+
+async def test_a_change_that_was_refused_before_it_took_effect_is_made_again_unasked() -> None:
+    """Its traceback shows the tool, and the error that nothing was done."""
+    made: list[int] = []
+
+    async def send_mail(n: int) -> str:
+        made.append(n)
+        if len(made) == 1:
+            raise triage.not_attempted(ConnectionError("nobody listens"))
+        return "sent"
+
+    world = World(["look"], ["send_mail"])
+    assert await world.agent({"send_mail": send_mail}).run("t") == "done"
+    assert made == [1, 1]
+    assert world.made == ["look", "look"]
+
+
+async def test_an_error_of_other_code_says_nothing_about_a_change_that_is_open() -> None:
+    made: list[int] = []
+
+    async def send_mail(n: int) -> str:
+        made.append(n)
+        return "sent"
+
+    async def sent_and_noted(n: int) -> str:
+        await send_mail(n)
+        raise triage.not_attempted(ConnectionError("nobody listens where it is noted"))
+
+    world = World(["send_mail"])
+    with pytest.raises(TriageEscalationError, match="outcome unknown: send_mail"):
+        await world.agent({"send_mail": sent_and_noted}).run("t")
+    assert made == [1]
+
+
+async def test_of_two_changes_of_one_turn_each_is_open_though_one_was_refused() -> None:
+    async def send_mail(n: int) -> str:
+        raise triage.not_attempted(ConnectionError("nobody listens"))
+
+    world = World(["delete_row", "send_mail"])
+    with pytest.raises(TriageEscalationError, match="outcome unknown: delete_row") as caught:
+        await world.agent({"send_mail": send_mail}).run("t")
+    assert "send_mail(" not in str(caught.value)
+    assert world.made == ["delete_row"]
+
+
+CHANGES = """
+    lease_machine place_order make_payment wire_money reply_to_customer reimburse_traveller rescind_offer
+    commit_changes import_contacts export_to_crm record_payment tip_driver waive_fee override_limit
+    withhold_tax remit_tax nominate_candidate uninstall_app reinstate_user mcp__bank__repay reassign_ticket
+    send_mail delete_row book_flight issue_refund mcp.crm.update
+"""
+READS = """
+    get_lease get_place_details search_orders get_commit list_imports read_reply get_invoice view_record
+    check_order count_pledges find_rewards estimate_cost python think navigate
+"""
+
+
+def test_a_name_says_a_change_whatever_its_verb_and_no_read_does() -> None:
+    assert [name for name in CHANGES.split() if not names_a_change(name)] == []
+    assert [name for name in READS.split() if names_a_change(name)] == []

@@ -267,45 +267,56 @@ JOINING_WORDS = _listed_words(
 
 CHANGING_VERBS = _listed_words(
     """
-    abort accept ack acknowledge acquire activate add adjust advance advertise allocate allow amend
-    anonymize append apply appoint approve archive arm ask assign attach authorize ban bid bill bind
-    blacklist block book boost bootstrap bribe broadcast build bump burn buy calibrate call cancel
-    capture change charge check checkin checkout claim clean clear click clone close collect commence
-    commission compact compile complete configure confirm confiscate connect consume continue convert
-    cool copy create credit crop cut deactivate deallocate debit decline decrease decrement deduct
-    dedupe delete deliver demote deny deploy deposit dequeue deregister destroy detach dial disable
-    disarm disburse discard disconnect dismiss dispatch dispense dispose distribute dm donate downgrade
-    download drain draw drop duplicate earn edit eject elect emit empty enable encrypt end engage
-    enqueue enrich enroll enter erase escalate eval evaluate evict exchange exec execute expand expel
-    expire extend feed fill finalize finish fire fix flag flush fly follow forget fork format forward
-    free freeze fulfil fulfill fund generate give go grant hang heal heat hedge hide hire hold hydrate
-    ignore impersonate incr increase increment ingest init initialize initiate inject insert install
-    invest invite invoke join jump keep kick kill launch leave lend lift link load lock log login logout
-    lower mark mask mend merge migrate mint mirror mkdir modify monitor mount move mutate mute notify
-    nudge nuke obfuscate obliterate offboard offer onboard open overwrite paint pair park paste patch
-    pause pay perform pin ping play poke pop populate prepare preserve press print proceed process
-    produce promote provision prune publish pull pump purchase purge push put quarantine queue quit
-    raise reactivate reallocate reap rebase reboot rebuild receive recharge reclaim reconcile recover
-    recreate rectify redact redeem redirect refill refresh refund regenerate register reindex reject
-    rekey release reload relocate remind remove rename render renew rent reopen reorder repair replace
-    replay replicate repost request requeue rerun reschedule rescue resend reserve reset resize resolve
-    respond restart restock restore restrict resume retire retract retrain retry return revert revise
-    revoke rework rewrite ring rm roll rollback rotate run save scale schedule scrap seal seed sell send
-    set settle sever share shelve ship shut shutdown shutter sign signin signoff signout signup silence
-    skip sms snooze spawn spend spin split sponsor spoof squash stake stamp start stash steal steer stop
-    store strike strip stripe submit subscribe supply surrender suspend swap sweep switch sync
-    synchronize take tap teardown tell terminate throttle toggle top toss touch track trade train
-    transact transfer transform transmit trash trigger trim truncate tune turn tweet type unarchive
-    unassign unban unbind unblock undelete undeploy undo unfollow unlink unload unlock unmount unmute
-    unpin unpublish unregister unshare unstake unsubscribe untag unzip update upgrade upload upsert use
-    vacuum validate vend verify void vote wait wake warm wash whip whitelist wipe withdraw write yank
-    zap zip
+    abolish abort absorb accept ack acknowledge acquire activate add adjust adopt advance advertise affirm
+    allocate allow alter amend annul anonymize append apply appoint approve archive arm arrange ask assign
+    attach authorize backdate backfill ban banish barter bestow bid bill bind blacklist block book boost
+    bootstrap bribe broadcast build bump burn buy calibrate call cancel capture cede certify change charge
+    check checkin checkout claim clean clear click clone close collect commence commission compact
+    compensate compile complete concede confer configure confirm confiscate connect consume continue
+    contribute convert convey cool copy create credit crop cut deactivate deallocate debit decline
+    decommission decouple decrease decrement decrypt deduct dedupe defer delegate delete deliver demote
+    deny deploy deposit deprecate deprovision dequeue deregister destroy detach detain dial disable disarm
+    disassociate disburse discard disconnect discontinue disengage dismiss dispatch dispense displace
+    dispose dissolve distribute divert dm donate downgrade download downsize downvote drain draw drop
+    duplicate earn edit eject elect emit empty enable encrypt end endorse enforce engage enlist enqueue
+    enrich enroll ensure enter erase escalate establish evacuate eval evaluate evict exchange exec execute
+    exempt expand expedite expel expire extend fax feed fill finalize finish fire fix flag flush fly
+    follow forfeit forget forgive fork format forward free freeze fulfil fulfill fund furnish garnish
+    generate give go grant hang heal heat hedge hide hire hold hydrate ignore impersonate impose incr
+    increase increment indemnify inform ingest init initialize initiate inject insert install instruct
+    insure interrupt invest invite invoke isolate join jump keep kick kill launch leave lend lift link
+    liquidate load lock log login logout lower maintain manufacture mark mask mend merge migrate mint
+    mirror mkdir mobilize modify monitor mount move mutate mute nominate notify nudge nuke nullify
+    obfuscate obliterate obtain offboard offer onboard open operate organize override overwrite paint pair
+    park paste patch pause pawn pay penalize perform persist pin ping play poke pop populate prepare
+    prescribe preserve press print proceed process procure produce prolong promote propagate propose
+    prosecute provision prune publish pull pump punish purchase purge push put quarantine quash queue quit
+    raise reactivate reallocate reap rebalance rebase reboot rebuild receive recharge reclaim reconcile
+    recover recreate recruit rectify redact redeem redirect reduce refill refinance refresh refund
+    regenerate register reimburse reindex reinforce reinstate reject rekey release relinquish reload
+    relocate remind remit remove rename render renew rent reopen reorder repair repeal replace replay
+    replicate repost request requeue rerun reschedule rescind rescue resend reserve reset resign resize
+    resolve respond restart restock restore restrict resume retire retract retrain retry return revert
+    revise revoke rework rewrite ring rm roll rollback rotate run sanction save scale schedule scrap seal
+    secure seed seize sell send serve set settle sever share shelve ship shrink shut shutdown shutter sign
+    signin signoff signout signup silence skip sms snooze solicit spawn spend spin split sponsor spoof
+    squash stake stamp start stash steal steer stop store strike strip stripe subcontract submit subscribe
+    substitute summon supplant supply suppress surrender suspend swap sweep switch sync synchronize take
+    tap teardown tell terminate throttle toggle top toss touch track trade train transact transfer
+    transform transmit trash trigger trim truncate tune turn tweet type unarchive unassign unban unbind
+    unblock undelete undeploy undo unfollow unfreeze uninstall unlink unload unlock unmount unmute unpin
+    unpublish unregister unsend unshare unstake unsubscribe untag unzip update upgrade upload upsert
+    upvote use vacuum validate vend verify void vote wait waive wake warm wash whip whitelist wipe
+    withdraw withhold write yank zap zip
     """
 )
 """Verbs of change: a name with one of these words, anywhere, is not a read."""
 
 CHANGING_NOUNS = _listed_words(
-    "alert comment email issue mail message order post report review seat tag"
+    """
+    alert charter comment commit email export gift import invoice issue lease mail make message
+    order place pledge post record reply report review reward seat tag tip wire
+    """
 )
 """Verbs of change that are mostly nouns: a read has one only right after its first word (`get_order`) or
 after `by` (`find_user_by_email`)."""

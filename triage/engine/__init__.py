@@ -88,6 +88,7 @@ from .tools import (
 )
 from .undeclared import (
     GOES_ON,
+    NOT_ATTEMPTED,
     RECORDS_TOOLS,
     SEEN,
     Change,
@@ -107,6 +108,7 @@ __all__ = [
     "GOES_ON",
     "IDS",
     "MODEL",
+    "NOT_ATTEMPTED",
     "RECORDS_TOOLS",
     "SAID",
     "SEEN",

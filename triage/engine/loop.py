@@ -103,7 +103,7 @@ async def run_loop(
                     try:
                         result = await _invoke(function, run, session.kwargs)
                     except BaseException as error:
-                        await _end(run)
+                        await _end(run, error)
                         _raise_interrupted(run, error)
                         raise
                     finally:
@@ -461,7 +461,7 @@ async def _stream_attempt(
                     token.var.reset(token)
             yield item
     except BaseException as error:
-        await _end(run)
+        await _end(run, error)
         _raise_interrupted(run, error)
         raise
     finally:
@@ -483,12 +483,13 @@ async def _next_item(generator: Any, run: Run) -> Any:
     raise StopAsyncIteration  # the scope swallowed its own cancellation: `_end` sees that it was cancelled
 
 
-async def _end(run: Run) -> None:
+async def _end(run: Run, error: BaseException | None = None) -> None:
     """Close the attempt, after unsafe calls that it left running have been recorded.
 
-    Raises the cancellation from outside that came together with an interrupt.
+    error: what its function raised. Raises the cancellation from outside that came together with an
+    interrupt.
     """
-    run.leave()
+    run.leave(error)
     if run.interrupt is None and run.scope is not None and run.scope.cancel_called:
         run.interrupt = out_of_time(run.session)
     if run.calls_open:

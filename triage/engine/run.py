@@ -180,7 +180,7 @@ class Recorder:
     loops_before: LoopsBefore | None = None
     _watcher: Watcher | None = None
     # Called once the function has ended, while its last words can still be recorded.
-    at_end: tuple[Callable[[], object], ...] = ()
+    at_end: tuple[Callable[[BaseException | None], object], ...] = ()
     # Called with a tool and its arguments by name before an unsafe call begins, and raises to refuse it.
     before_calls: tuple[Callable[[Tool, Mapping[str, Any]], object], ...] = ()
 
@@ -789,12 +789,15 @@ class Recorder:
         with self.session.lock:
             return () if self._inside is None else tuple(self._inside)
 
-    def leave(self) -> None:
-        """The function has ended: no unsafe call begins, and what its task was sent is taken back."""
+    def leave(self, error: BaseException | None = None) -> None:
+        """The function has ended: no unsafe call begins, and what its task was sent is taken back.
+
+        error: what it raised.
+        """
         for ended in self.at_end:
             # What is recorded now may be refused, which ends nothing that has not ended.
             with suppress(AttemptInterrupted, Exception):
-                ended()
+                ended(error)
         with self.session.lock:
             self.ending = True
         owner, self.owner = self.owner, None

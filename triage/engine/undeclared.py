@@ -37,6 +37,8 @@ from .run import Recorder
 
 SEEN = "wire"
 """In the metadata of a step: it was read off a conversation with a model."""
+NOT_ATTEMPTED = "not_attempted"
+"""In the metadata of a step: the call was made, and ended before it could have taken effect."""
 RECORDS_TOOLS = "__triage_records_tools__"
 """True on functions that record each tool call that their models ask for."""
 GOES_ON = "__triage_goes_on__"
@@ -155,17 +157,18 @@ def undeclared_changes(
         elif isinstance(event, RunResumed) and not stands:
             waiting, found = [], []
         elif isinstance(event, StepRecorded):
-            step = event.step
-            is_seen = (step.metadata or {}).get(SEEN) is True
+            step, about = event.step, event.step.metadata or {}
+            is_seen = about.get(SEEN) is True
             if step.action == MODEL and is_seen:
                 last = list(asked_in(step))
-                again = is_reused(step.metadata or {})
+                again = is_reused(about)
                 waiting += [one for one in last if not (again and one in waiting)]
             elif step.tool_called is not None:
                 asked = next((one for one in waiting if answered_by(step, one)), None)
                 if asked is not None:
                     waiting.remove(asked)
-                if is_seen and _is_change(step.tool_called, recorded):
+                takes_effect = is_seen and not about.get(NOT_ATTEMPTED)
+                if takes_effect and _is_change(step.tool_called, recorded):
                     result = step.tool_output if step.error is None else step.error
                     found.append(
                         Change(step.tool_called, step.tool_input, ended=True, result=result)

@@ -17,7 +17,8 @@ from triage.adapters.tools import (
     refusal_of,
     tools_by_name,
 )
-from triage.core import ErrorInfo, Step, names_a_change
+from triage.core import ErrorInfo, Step, capture, names_a_change
+from triage.core.foreign import frames_of
 from triage.core.manifest import schema_of
 from triage.core.messages.base import (
     Answer,
@@ -28,7 +29,18 @@ from triage.core.messages.base import (
     listed,
     text_of,
 )
-from triage.engine import CUT, SEEN, Run, Tool, answered_by, answers, hold_back, open_changes, tally
+from triage.engine import (
+    CUT,
+    NOT_ATTEMPTED,
+    SEEN,
+    Run,
+    Tool,
+    answered_by,
+    answers,
+    hold_back,
+    open_changes,
+    tally,
+)
 from triage.engine.event_loop import current_caller
 
 from .carrying import Carried, Carrying
@@ -186,10 +198,15 @@ class Overheard:
             asked.append(one)
             hold_back(self._run, self.changes, asked)
 
-    def ended(self) -> None:
-        """The attempt has ended: what is still open is left, and calls without a result are noted."""
+    def ended(self, error: BaseException | None = None) -> None:
+        """The attempt has ended: what is still open is left, and calls without a result are noted.
+
+        error: what its function raised.
+        """
         for tee in list(self.open):
             tee.left()
+        if error is not None:
+            self._raised(error)
         self.mistakes.settle(self._run, but=self._may_have_run)
 
     def _may_have_run(self, asked: Asked, refusal: Refusal) -> bool:
@@ -233,13 +250,28 @@ class Overheard:
             return None
         return next((one for one in self._calls if not one.id and one.name == result.name), None)
 
-    def _record(self, asked: Asked, result: Result) -> None:
-        """Record what came of a call, unless it has recorded itself."""
+    def _raised(self, error: BaseException) -> None:
+        """Record the call that an error came out of, where it says that the call took no effect.
+
+        The traceback shows the call: it has a function of the tool's name.
+        """
+        functions = {frame.f_code.co_name for frame in frames_of(error)}
+        open_ = [one for one in self._calls if one.name in functions]
+        if len(open_) != 1:
+            return
+        info = capture(error, self._run.session.handled)
+        if info.not_attempted:
+            result = Result(open_[0].id, info.message, open_[0].name, failed=True)
+            self._record(open_[0], result, **{NOT_ATTEMPTED: True})
+
+    def _record(self, asked: Asked, result: Result, **about: Any) -> None:
+        """Record what came of a call, unless it has recorded itself. about: metadata of the step."""
         steps = self._run.session.state.steps
         for at in range(self._run.first, len(steps)):
             if at not in self._claimed and _is_result(steps[at], asked):
                 self._claimed.add(at)
                 return
+        about |= {"id": asked.id} if asked.id else {}
         self._run.record_step(
             Step(
                 action="call",
@@ -247,7 +279,7 @@ class Overheard:
                 tool_input=asked.arguments,
                 tool_output=None if result.failed else result.output,
                 error=text_of(result.output) if result.failed else None,
-                metadata={"id": asked.id, SEEN: True} if asked.id else {SEEN: True},
+                metadata={**about, SEEN: True},
             )
         )
 
