@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 from blockbuster import BlockBuster
 
@@ -23,9 +26,11 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def _theirs(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
+def _theirs(never_blocked: BlockBuster) -> Iterator[None]:
+    """Frameworks look at files and clocks in the event loop, and leave connections open; that is theirs."""
     never_blocked.deactivate()
+    yield
+    gc.collect()
 
 
 @pytest.mark.parametrize("way", WAYS, ids=[f"{way.name}-{way.wrapped}" for way in WAYS])

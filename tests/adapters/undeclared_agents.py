@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -343,12 +344,17 @@ async def _pydantic_inside(tools: Tools, url: str) -> AsyncGenerator[Make]:
 
 @way("Pydantic AI, sync", FUNCTION)
 async def _pydantic_inside_sync(tools: Tools, url: str) -> AsyncGenerator[Make]:
-    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
-    model = OpenAIChatModel("m", provider=OpenAIProvider(openai_client=client))
-    made = pydantic_ai.Agent(model, tools=tools.sync)
-
     def agent(task: str) -> str:
-        return read(made.run_sync(task).output)
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+        model = OpenAIChatModel("m", provider=OpenAIProvider(openai_client=client))
+        made = pydantic_ai.Agent(model, tools=tools.sync)
+        try:
+            return read(made.run_sync(task).output)
+        finally:
+            loop = asyncio.get_event_loop()  # it made one, and leaves it to the thread
+            loop.run_until_complete(client.close())
+            loop.close()
+            asyncio.set_event_loop(None)
 
     yield functools.partial(Agent, agent)
 
@@ -427,7 +433,7 @@ async def _adk_inside(tools: Tools, url: str) -> AsyncGenerator[Make]:
     adk: Any = import_module("google.adk.agents")
     runners: Any = import_module("google.adk.runners")
     model = import_module("google.adk.models").Gemini(model="gemini-m")
-    vars(model)["api_client"] = genai_client(url)
+    client = vars(model)["api_client"] = genai_client(url)
     clerk = adk.LlmAgent(name="clerk", model=model, tools=tools.asynchronous)
 
     async def agent(task: str) -> str:
@@ -440,7 +446,8 @@ async def _adk_inside(tools: Tools, url: str) -> AsyncGenerator[Make]:
                 last = "".join(part.text or "" for part in event.content.parts or ())
         return read(last)
 
-    yield functools.partial(Agent, agent)
+    async with client.aio:
+        yield functools.partial(Agent, agent)
 
 
 # Outcomes -------------------------------------------------------------------------------------------
