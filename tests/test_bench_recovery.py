@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,3 +209,28 @@ def test_the_figures_are_counted_from_the_lines() -> None:
     assert (found.healthy, found.broken) == (1, 0)
     assert "ours recovers 0.0%, asked are 93 %" in program.missed("ours", found)
     assert "| bare |" in program.table([{**line, "contestant": "bare"} for line in lines])
+
+
+def test_ours_with_nothing_declared_leaves_to_a_person_what_it_would_buy_again() -> None:
+    wanted = [task_of("failure_after_a_purchase", 1), task_of("purchase_not_attempted")]
+    for line, status in zip(play(ours.undeclared_loop, *wanted), ("left", "returned"), strict=True):
+        assert line["good"], str(line)
+        assert line["status"] == status
+        assert not line["repeated"]
+
+
+def test_the_checkout_is_played_whatever_else_is_installed(tmp_path: Path) -> None:
+    other = tmp_path / "triage"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise ImportError('another one')", encoding="utf-8")
+    asked = {"contestants": ["ours: record"], "seed": 1, "kinds": ["questions"], "tasks": 1}
+    done = subprocess.run(
+        [sys.executable, str(Path(program.__file__).with_name("play.py")), json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["good"]

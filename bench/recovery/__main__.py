@@ -19,6 +19,7 @@ from typing import Any
 
 from bench import envs
 
+from .desk import UNDECLARED
 from .kinds import LOOPS, SUBSTITUTES
 from .play import homes
 
@@ -32,6 +33,7 @@ class Figures:
 
     recoverable: int
     recovered: int
+    left: int
     hopeless: int
     stopped: int
     healthy: int
@@ -46,7 +48,10 @@ class Figures:
 
     @property
     def share(self) -> float:
-        """Of the recoverable tasks those that came to the right result and the right orders."""
+        """Of the recoverable tasks those that came to the right result and the right orders.
+
+        Those too that were rightly left to a person.
+        """
         return self.recovered / max(1, self.recoverable)
 
     @property
@@ -62,10 +67,13 @@ def figures(lines: Iterable[Line]) -> Figures:
         name: [x for x in lines if x["group"] == name]
         for name in ("recoverable", "hopeless", "healthy")
     }
-    priced = [x for x in groups["recoverable"] if x["good"] and x["kind"] not in LOOPS]
+    done = [x for x in groups["recoverable"] if x["good"]]
+    left = [x for x in done if x["status"] == "left"]
+    priced = [x for x in done if x["kind"] not in LOOPS and x not in left]
     return Figures(
         recoverable=len(groups["recoverable"]),
-        recovered=sum(x["good"] for x in groups["recoverable"]),
+        recovered=len(done),
+        left=len(left),
         hopeless=len(groups["hopeless"]),
         stopped=sum(x["good"] for x in groups["hopeless"]),
         healthy=len(groups["healthy"]),
@@ -85,6 +93,13 @@ def figures(lines: Iterable[Line]) -> Figures:
 
 def missed(name: str, found: Figures) -> list[str]:
     """What is asked of each of ours, and not so."""
+    if name in UNDECLARED:
+        asks = [
+            (found.share >= 0.95, f"recovers or leaves {found.share:.1%}, asked are 95 %"),
+            (found.repeated == 0, f"repeats {found.repeated} effects"),
+            (found.broken == 0, f"disturbs {found.broken} healthy tasks"),
+        ]
+        return [f"{name} {text}" for held, text in asks if not held]
     asks = [
         (found.share >= 0.93, f"recovers {found.share:.1%}, asked are 93 %"),
         (found.stopped == found.hopeless, f"stops {found.stopped} of {found.hopeless} hopeless"),
@@ -109,7 +124,8 @@ def table(lines: list[Line]) -> str:
     rows = [head, "|---|---|---|---|---|---|---|---|---|"]
     for name, found in by_contestant(lines):
         rows.append(
-            f"| {name} | {found.share:.1%} ({found.recovered}/{found.recoverable}) "
+            f"| {name} | {found.share:.1%} ({found.recovered}/{found.recoverable}"
+            f"{f', {found.left} left to a person' if found.left else ''}) "
             f"| {found.stopped}/{found.hopeless} | {found.repeated} | {found.broken}/{found.healthy} "
             f"| {found.wrong} ({found.wrong / max(1, found.plays):.1%}) | {found.cost:.2f} "
             f"| {'' if found.heard_s is None else f'{found.heard_s:g} s'} "
@@ -124,6 +140,27 @@ def by_contestant(lines: list[Line]) -> Iterator[tuple[str, Figures]]:
         mine = [line for line in lines if line["contestant"] == name]
         if mine:
             yield name, figures(mine)
+
+
+def saved_by_retrying(lines: list[Line]) -> dict[str, tuple[int, int]]:
+    """Of the tasks that blind retry saves with nothing bought twice, how many each saves by itself."""
+    saved = {
+        line["task"]
+        for line in lines
+        if line["contestant"] == "tenacity" and line["group"] == "recoverable" and line["good"]
+    }
+    return {
+        name: (
+            sum(
+                line["good"] and line["status"] == "returned"
+                for line in lines
+                if line["contestant"] == name and line["task"] in saved
+            ),
+            len(saved),
+        )
+        for name, _ in by_contestant(lines)
+        if saved and name in UNDECLARED
+    }
 
 
 def kinds_table(lines: list[Line]) -> str:
@@ -194,9 +231,18 @@ def main(arguments: list[str] | None = None) -> int:
     print(table(lines))
     if given.kinds:
         print("\n" + kinds_table(lines))
-    ours = [(n, found) for n, found in by_contestant(lines) if n.startswith("ours")]
+    ours = [
+        (n, found) for n, found in by_contestant(lines) if n.startswith("ours") or n in UNDECLARED
+    ]
     faults = [fault for name, found in ours for fault in missed(name, found)]
-    shares = [found.share for _, found in ours]
+    print()
+    for name, (saved, savable) in saved_by_retrying(lines).items():
+        print(f"of {savable} tasks that blind retry saves, {name} saves {saved}")
+        if saved < 0.97 * savable:
+            faults.append(
+                f"{name} saves {saved / savable:.1%} of what retrying saves, asked are 97 %"
+            )
+    shares = [found.share for name, found in ours if name not in UNDECLARED]
     if shares and max(shares) - min(shares) > 0.02:
         faults.append(f"ours are {100 * (max(shares) - min(shares)):.1f} points apart")
     if ours:

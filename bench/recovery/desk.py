@@ -24,7 +24,12 @@ from .world import Clock, new_world
 
 REAL_SECONDS = 30.0
 """A play that takes longer than this hangs."""
-UNRECORDED = ("bare", "tenacity", "triage-agent", "ours: steps")
+UNDECLARED = (
+    "nothing declared: own loop",
+    "nothing declared: langgraph",
+    "nothing declared: pydantic-ai",
+)
+UNRECORDED = ("bare", "tenacity", "triage-agent", "ours: steps", *UNDECLARED)
 """Those who cannot give an answer of the model again: their oracle starts over, too."""
 STOPPED_WITHIN = 3600.0
 STOPPED_REQUESTS = 60
@@ -33,6 +38,10 @@ MOST_QUESTIONS = 3
 
 class Unexpected(Exception):
     """The run asked a person where nothing was in doubt, or asked again and again."""
+
+
+class LeftToAPerson(Exception):
+    """The run waits for a person, who is to say whether changes may be made again."""
 
 
 @dataclass
@@ -247,6 +256,8 @@ class Lab:
             status, error = ("hung" if _took(began) >= REAL_SECONDS else "raised"), hung
         except Unexpected as asked:
             status, error = "asked", asked
+        except LeftToAPerson as left:
+            status, error = "left", left
         except Exception as raised:
             status, error = "raised", raised
         finally:
@@ -324,12 +335,16 @@ def judge(
     if task.group == "hopeless":
         bounded = len(play.requests) <= STOPPED_REQUESTS and play.world.clock.now <= STOPPED_WITHIN
         bounded = bounded and len(desk.questions) <= MOST_QUESTIONS
-        line["good"] = status in ("raised", "asked") and bounded and not repeated
+        line["good"] = status in ("raised", "asked", "left") and bounded and not repeated
         line["wrong"] = status == "returned"
     elif task.group == "healthy":
         undisturbed = play.answered == oracle.calls and len(play.requests) == oracle.calls
         line["good"] = right_result and right_world and not desk.questions and undisturbed
         line["wrong"] = status == "returned" and not right_result
+    elif status == "left":
+        buys = (play.world.domain.act, "order_all")
+        line["good"] = not repeated and any(call.startswith(buys) for call in play.calls)
+        line["wrong"] = False
     else:
         line["good"] = right_result and right_world and (task.may_ask or not desk.questions)
         line["wrong"] = status == "returned" and not right_result

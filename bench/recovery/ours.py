@@ -1,4 +1,4 @@
-"""Ours, with every default: hand-written steps, `run.model`, `record(client)`, `wrap`."""
+"""Ours, with every default: hand-written steps, `run.model`, `record(client)`, `wrap`, nothing declared."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from triage.adapters import shrunk_chat
 from triage.core import ActionChosen, AttemptFailed, Reply, RunSuspended, WatchNoticed
 from triage.core.messages.base import Shrink
 from triage.engine import GuardedCall
+from triage.stores import open_store
 
 from .agents import SYSTEM, finish, loop, options_of
-from .desk import MOST_QUESTIONS, Desk, Unexpected
-from .plain import asked, configured, graph
+from .desk import MOST_QUESTIONS, Desk, LeftToAPerson, Unexpected
+from .plain import asked, bare, configured, graph
 
 
 class Virtual:
@@ -181,10 +182,10 @@ async def langgraph(desk: Desk) -> Any:
     return state["result"]
 
 
-async def pydantic_ai(desk: Desk) -> Any:
-    """`wrap` around an agent of Pydantic AI; its output validator reads the answer."""
+def pydantic_agent(desk: Desk) -> Any:
+    """An agent of Pydantic AI; its output validator reads the answer."""
     from pydantic_ai import Agent as PydanticAgent
-    from pydantic_ai import RunContext, Tool, UsageLimits
+    from pydantic_ai import RunContext, Tool
     from pydantic_ai.messages import ModelRequest, ToolReturnPart
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -209,8 +210,15 @@ async def pydantic_ai(desk: Desk) -> Any:
         return finish(desk.task, text, results)
 
     made.output_validator(read)
+    return made
+
+
+async def pydantic_ai(desk: Desk) -> Any:
+    """`wrap` around an agent of Pydantic AI."""
+    from pydantic_ai import UsageLimits
+
     effects = {kit.name: kit.effect for kit in desk.kits}
-    agent = triage.wrap(made, effects=effects, **options(desk))
+    agent = triage.wrap(pydantic_agent(desk), effects=effects, **options(desk))
     limits = UsageLimits(request_limit=desk.turns)
     result = await run(desk, agent, desk.prompt, usage_limits=limits)
     return result.output
@@ -223,10 +231,59 @@ def _plain(part: Any) -> Any:
         return part.model_response_str()
 
 
+async def undeclared(desk: Desk, function: Callable[[str], Any]) -> Any:
+    """Run a function of which nothing is declared. Raises LeftToAPerson where it waits for one."""
+    store = open_store(f"sqlite:///{desk.play.world.folder}/runs.db")
+    own = options(desk) | {"checks": Checks(), "store": store}
+    desk.play.asks_first = True
+    try:
+        return await Agent(function, **own).run(desk.prompt)
+    except TriageSuspendedError as waits:
+        raise LeftToAPerson(str(waits.question)) from waits
+    finally:
+        await store.close()
+
+
+async def undeclared_loop(desk: Desk) -> Any:
+    """The plain loop in a bare function."""
+
+    async def agent(_task: str) -> Any:
+        return await bare(desk)
+
+    return await undeclared(desk, agent)
+
+
+async def undeclared_langgraph(desk: Desk) -> Any:
+    """A graph that a bare function invokes."""
+    made = graph(desk)
+
+    async def agent(_task: str) -> Any:
+        state = await made.ainvoke(asked(desk), config=configured(desk))
+        return state["result"]
+
+    return await undeclared(desk, agent)
+
+
+async def undeclared_pydantic_ai(desk: Desk) -> Any:
+    """An agent of Pydantic AI that a bare function runs."""
+    from pydantic_ai import UsageLimits
+
+    made = pydantic_agent(desk)
+
+    async def agent(task: str) -> Any:
+        limits = UsageLimits(request_limit=desk.turns)
+        return (await made.run(task, usage_limits=limits)).output
+
+    return await undeclared(desk, agent)
+
+
 CONTESTANTS = {
     "ours: steps": steps,
     "ours: run.model": model,
     "ours: record": client,
     "ours: langgraph": langgraph,
     "ours: pydantic-ai": pydantic_ai,
+    "nothing declared: own loop": undeclared_loop,
+    "nothing declared: langgraph": undeclared_langgraph,
+    "nothing declared: pydantic-ai": undeclared_pydantic_ai,
 }

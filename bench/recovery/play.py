@@ -4,8 +4,8 @@
 
 With `"part": [0, 2]` only every second task.
 
-The checkout is put at the end of the search path: a package that is installed in the interpreter's
-environment under the same name as ours comes first.
+The checkout that this file stands in is played, whatever is installed. triage-agent alone is played as it
+is installed: its package has the name of ours.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ def homes() -> dict[str, str]:
         "ours: record": "ours",
         "ours: langgraph": "ours",
         "ours: pydantic-ai": "ours",
+        "nothing declared: own loop": "ours",
+        "nothing declared: langgraph": "ours",
+        "nothing declared: pydantic-ai": "ours",
     }
 
 
@@ -52,8 +55,10 @@ async def main(wanted: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)
-    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    given = json.loads(sys.argv[1])
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    if given["contestants"] == ["triage-agent"]:
+        sys.path.append(sys.path.pop(0))
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    asyncio.run(main(json.loads(sys.argv[1])))
+    asyncio.run(main(given))

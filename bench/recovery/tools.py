@@ -137,6 +137,7 @@ def tools_of(play: Play, url: str, closed: str, http: httpx.AsyncClient) -> list
     kits = []
     for function, (name, text, effect) in texts.items():
         function.__name__ = function.__qualname__ = name
+        function.__code__ = function.__code__.replace(co_name=name)  # a traceback shows it so
         function.__doc__ = text
         kits.append(Kit(function, effect))
     return kits
