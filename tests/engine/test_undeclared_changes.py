@@ -386,6 +386,25 @@ async def test_an_error_of_other_code_says_nothing_about_a_change_that_is_open()
     assert made == [1]
 
 
+async def test_a_librarys_function_that_is_named_as_a_tool_shows_no_call_of_it(
+    never_blocked: BlockBuster,
+) -> None:
+    never_blocked.deactivate()  # the client looks for a proxy
+    made: list[int] = []
+
+    async def sent_and_noted(n: int) -> str:
+        made.append(n)
+        async with httpx2.AsyncClient(verify=False) as client:
+            await client.post("http://127.0.0.1:1/audit")
+        return "sent"
+
+    world = World(["send"])
+    with pytest.raises(TriageEscalationError, match="outcome unknown: send") as caught:
+        await world.agent({"send": sent_and_noted}).run("t")
+    assert isinstance(caught.value.__cause__, httpx2.ConnectError)
+    assert made == [1]
+
+
 async def test_of_two_changes_of_one_turn_each_is_open_though_one_was_refused() -> None:
     async def send_mail(n: int) -> str:
         raise triage.not_attempted(ConnectionError("nobody listens"))

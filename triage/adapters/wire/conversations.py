@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import unwrap
 from itertools import count
+from pathlib import Path
+from sysconfig import get_paths
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -48,6 +51,11 @@ from .carrying import Carried, Carrying
 if TYPE_CHECKING:
     from .requests import Tee
 
+_LIBRARIES = (
+    *(get_paths()[name] for name in ("purelib", "platlib", "stdlib")),
+    str(Path(__file__).parents[2]),
+)
+"""Where code is that is nobody's agent: what is installed, and this package."""
 _ALL = ""
 """Whose mistakes are kept together: on the wire nobody says which agent asks."""
 
@@ -253,9 +261,15 @@ class Overheard:
     def _raised(self, error: BaseException) -> None:
         """Record the call that an error came out of, where it says that the call took no effect.
 
-        The traceback shows the call: it has a function of the tool's name.
+        The traceback shows the call: it has a function of the tool's name, which no library has.
         """
-        functions = {frame.f_code.co_name for frame in frames_of(error)}
+        agent = getattr(unwrap(self._run.session.config.function), "__code__", None)
+        codes = (frame.f_code for frame in frames_of(error))
+        functions = {
+            code.co_name
+            for code in codes
+            if code is not agent and not code.co_filename.startswith(_LIBRARIES)
+        }
         open_ = [one for one in self._calls if one.name in functions]
         if len(open_) != 1:
             return
