@@ -15,12 +15,15 @@ import pytest
 from blockbuster import BlockBuster
 from tables import covering, table
 
-from triage import Agent, Step, TriageEscalationError
-from triage.core import ActionChosen, AttemptFailed, Event, FailureType, TriageError
+from triage import Agent, FailurePolicy, Step, TriageEscalationError
+from triage.core import ActionChosen, AttemptFailed, Cause, Event, FailureType, TriageError
+from triage.core.messages.base import max_tokens_of, with_limit
+from triage.strategies import ask_again
 from triage.testing import VirtualTime
 from triage.testing.adapter_contract import (
     Asks,
     Call,
+    Fails,
     Rule,
     Says,
     Script,
@@ -200,7 +203,8 @@ async def check(client: str, name: str, way: Callable[..., Any], *, stream: bool
     assert len(world.requests) == 3, f"{len(world.requests)} requests"
     hint = failures[0].diagnosis.hint or ""
     assert all(word in hint for word in case.told), f"the hint is {hint!r}"
-    assert hint in world.requests[1].text, "the hint is not told"
+    told = world.requests[1].text
+    assert all(word in told for word in case.told), f"the model is told {told!r}"
     deeds = ["charge(300)"] if case.charges else ["search(x)"]
     assert world.deeds == deeds, f"{tool}: {world.deeds}"
 
@@ -300,3 +304,110 @@ async def test_what_a_lenient_tool_may_have_done_is_not_done_again() -> None:
     assert isinstance(given, TriageEscalationError)
     assert "charge" in str(given)
     assert paid == ["300"]
+
+
+# What cures an answer that was cut -------------------------------------------------------------------
+
+
+class Limited(NamedTuple):
+    """A way to ask with a token limit. field: of the request. ask: with a client and messages."""
+
+    field: str
+    ask: Any
+
+
+async def by_chat(client: Any, messages: Any, **limit: Any) -> str:
+    answer = await client.chat.completions.create(model="m", messages=messages, **limit)
+    return str(answer.choices[0].message.content)
+
+
+async def by_responses(client: Any, messages: Any, **limit: Any) -> str:
+    return str((await client.responses.create(model="m", input=messages, **limit)).output_text)
+
+
+LIMITS = [
+    Limited("max_tokens", by_chat),
+    Limited("max_completion_tokens", by_chat),
+    Limited("max_output_tokens", by_responses),
+]
+HALF, WHOLE = '{"answer": "do', DONE
+
+
+async def limited(
+    limit: Limited, script: Script, tokens: int | None = 100
+) -> tuple[Any, list[Any], list[str]]:
+    """What an agent gives that reads JSON, the limits that its requests had, and what they said last."""
+
+    async def work(client: Any, task: str, record_step: Any) -> Any:
+        given = {} if tokens is None else {limit.field: tokens}
+        text = await limit.ask(client, [{"role": "user", "content": task}], **given)
+        return json.loads(text)["answer"]
+
+    world = World(script)
+    given, _, _ = await run_with(work, world)
+    bodies = [one.body for one in world.requests]
+    return given, [one.get(limit.field) for one in bodies], [one.text for one in world.requests]
+
+
+@table("limit", LIMITS)
+async def test_an_answer_that_was_cut_is_asked_for_with_twice_the_limit(
+    limit: Limited, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut = says(HALF, ended="length")
+    script = Script((Rule(says(WHOLE)),), faults={1: cut, 2: cut})
+    given, limits, told = await limited(limit, script)
+    assert given == "done"
+    assert limits == [100, 200, 400]
+    assert "limit of 100. It is 200 now" in told[1]
+    assert "limit of 200. It is 400 now" in told[2]
+    assert "shorter" not in told[2]
+    logged = [one.getMessage() for one in caplog.records if "cut off" in one.getMessage()]
+    assert ["200 tokens now, not of 100" in one for one in logged] == [True, False]
+
+
+async def test_a_request_without_a_limit_asks_for_a_shorter_answer() -> None:
+    script = Script((Rule(says(WHOLE)),), faults={1: says(HALF, ended="length")})
+    given, limits, told = await limited(LIMITS[0], script, None)
+    assert given == "done"
+    assert limits == [None, None]
+    assert "shorter answer" in told[1]
+
+
+async def test_a_limit_that_the_provider_does_not_take_is_set_back() -> None:
+    too_high = Fails(400, "max_tokens is too large: 200. This model supports at most 150.")
+    faults: Any = {1: says(HALF, ended="length"), 2: too_high}
+    given, limits, _ = await limited(LIMITS[0], Script((Rule(says(WHOLE)),), faults=faults))
+    assert given == "done"
+    assert limits == [100, 200, 100]
+
+
+async def test_a_limit_of_a_few_tokens_is_meant() -> None:
+    script = Script((Rule(says(WHOLE)),), faults={1: says("no J", ended="length")})
+    _, limits, _ = await limited(LIMITS[0], script, 4)
+    assert set(limits) == {4}
+
+
+async def test_a_policy_of_its_own_may_leave_the_limit() -> None:
+    async def work(client: Any, task: str, record_step: Any) -> Any:
+        return json.loads(await by_chat(client, [{"role": "user", "content": task}], max_tokens=99))
+
+    world = World(Script((Rule(says(WHOLE)),), faults={1: says(HALF, ended="length")}))
+    policy = FailurePolicy.recommended().replace(causes={Cause.OUTPUT_CUT: ask_again(2)})
+    given, _, _ = await run_with(work, world, policy=policy)
+    assert given == {"answer": "done"}
+    assert [one.body["max_tokens"] for one in world.requests] == [99, 99]
+
+
+@table("options", [
+    {"max_tokens": 50},
+    {"generationConfig": {"maxOutputTokens": 50, "temperature": 1}},
+    {"inferenceConfig": {"maxTokens": 50}},
+    {"options": {"num_predict": 50, "seed": 3}},
+])  # fmt: skip
+def test_every_form_of_a_limit_is_raised(options: dict[str, Any]) -> None:
+    body = {"messages": [], "stream": True, **options}
+    raised = with_limit(body, 2)
+    assert max_tokens_of(raised) == 100
+    assert json.dumps(raised) == json.dumps(body).replace("50", "100")
+    assert with_limit(body, 2, above=50) == body
+    assert with_limit({"options": {"num_predict": -1}}, 2) == {"options": {"num_predict": -1}}

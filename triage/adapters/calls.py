@@ -33,7 +33,7 @@ from triage.core import (
     is_reused,
     plain,
 )
-from triage.core.messages.base import Answer, ending_of, mapping, refused_request
+from triage.core.messages.base import MAX_TOKENS, Answer, ending_of, mapping, refused_request
 from triage.engine import (
     BRIEF,
     CUT,
@@ -118,7 +118,8 @@ class ModelCall:
     name: the client or framework (`openai`), with the sub-agent's name where there is one; calls are
     counted by it. model: the model's name. said: what is new in the request, for the step. key: digest of
     the whole request, without the hint. form: how the answer is stored. is_brief: the token limit is so
-    low that an answer cut off by its length is intended. is_seen: it was seen on the wire, so that nothing
+    low that an answer cut off by its length is intended. max_tokens: that limit, where it can be raised.
+    is_seen: it was seen on the wire, so that nothing
     says whether the tools that it asks for record themselves. conversation: the one that it belongs to,
     empty for the first.
     """
@@ -129,6 +130,7 @@ class ModelCall:
     key: str
     form: Form
     is_brief: bool = False
+    max_tokens: int | None = None
     is_seen: bool = False
     conversation: str = ""
 
@@ -243,6 +245,8 @@ class RecordedModelCall(_FrameworkCall):
             ending = ending_of(answer.ended)
             if ending is not None and not (self._call.is_brief and ending.type_name == CUT):
                 error, kind = ending.message, ending.type_name
+                if kind == CUT and self._call.max_tokens is not None:
+                    metadata[MAX_TOKENS] = self._call.max_tokens
             if answer.calls:
                 asked = [{"tool": call.name, "arguments": call.arguments} for call in answer.calls]
                 metadata[IDS] = [call.id for call in answer.calls]
@@ -408,7 +412,8 @@ class Stream:
 
     known: the recorded answer, for the framework. None: it must be asked for. key: of the call, None for
     one that is reused. again: key of the same call where this is another try of it. until: when the request
-    can no longer be made again as it is, in monotonic seconds.
+    can no longer be made again as it is, in monotonic seconds. amends: changes the request for what it was
+    refused for, if it can, so that it is made again at once.
     """
 
     def __init__(
@@ -427,6 +432,7 @@ class Stream:
         self._asking = RecordedModelCall(call, lambda: None)  # begun and ended by hand
         self._ended = ended
         begun = begin(run, self._asking, (), {})
+        self.amends: Callable[[Exception], bool] = lambda _error: False
         self._begun = begun if isinstance(begun, Begun) else None
         self.key = begun.key if isinstance(begun, Begun) else None
         self.known: Any = None
@@ -456,7 +462,7 @@ class Stream:
     async def mended(self, error: Exception) -> bool:
         """Whether the request is to be made again, after a wait as the policy says of its error."""
         begun = self._begun
-        if begun is None or not await mend(self._run, error, self._until):
+        if begun is None or not (self.amends(error) or await mend(self._run, error, self._until)):
             return False
         note_try(self._run, begun, error)
         return True
@@ -464,7 +470,7 @@ class Stream:
     def mended_sync(self, error: Exception) -> bool:
         """`mended` for sync code; False in the event loop's own thread, which cannot wait."""
         begun = self._begun
-        if begun is None or not mend_sync(self._run, error, self._until):
+        if begun is None or not (self.amends(error) or mend_sync(self._run, error, self._until)):
             return False
         note_try(self._run, begun, error)
         return True

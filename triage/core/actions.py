@@ -49,8 +49,9 @@ class Retry(RecoveryAction, frozen=True, tag="retry"):
     request omits tool outputs, except those in its last `keep_last` messages and those of calls with
     an effect; None omits nothing. summary: replaces the messages before those that `keep_last` keeps.
     max_characters: of the conversation in a request, for which more is omitted; None for any number.
-    These four hold until the run ends; see `Guidance` for who applies them. outage: True while the
-    run waits out an outage, which `Limits.attempts` counts once.
+    output_factor: the token limit that a request sets for its answer is multiplied by so much; None
+    leaves it. These five hold until the run ends; see `Guidance` for who applies them. outage: True while
+    the run waits out an outage, which `Limits.attempts` counts once.
     """
 
     hint: str | None = None
@@ -61,6 +62,7 @@ class Retry(RecoveryAction, frozen=True, tag="retry"):
     summary: str | None = None
     outage: bool = False
     max_characters: int | None = None
+    output_factor: int | None = None
     kind: ClassVar[str] = "retry"
 
     def __post_init__(self) -> None:
@@ -69,9 +71,10 @@ class Retry(RecoveryAction, frozen=True, tag="retry"):
         kept = self.keep_last
         if kept is not None and (type(kept) is not int or kept < 0):
             raise refuse("Retry.keep_last", kept, "a whole number from 0 or None")
-        most = self.max_characters
-        if most is not None and (type(most) is not int or most < 1):
-            raise refuse("Retry.max_characters", most, "a whole number from 1 or None")
+        for name in ("max_characters", "output_factor"):
+            most = getattr(self, name)
+            if most is not None and (type(most) is not int or most < 1):
+                raise refuse(f"Retry.{name}", most, "a whole number from 1 or None")
         _check_flag("Retry.outage", self.outage)
         if not isinstance(self.inject, Mapping):
             raise refuse("Retry.inject", self.inject, "a mapping of parameter names to values")
@@ -81,7 +84,7 @@ class Retry(RecoveryAction, frozen=True, tag="retry"):
 
     def __repr__(self) -> str:
         """Show the rarely used fields only where they are set."""
-        few = ("model", "keep_last", "max_characters", "summary", "outage")
+        few = ("model", "keep_last", "max_characters", "summary", "output_factor", "outage")
         more = "".join(
             f", {name}={getattr(self, name)!r}"
             for name in few
@@ -229,7 +232,7 @@ Stop: TypeAlias = Suspend | Escalate | Abort
 Action: TypeAlias = Proceed | Stop
 """All seven as a closed union, for `match` with `assert_never`."""
 
-_LASTING = ("model", "keep_last", "summary", "max_characters")
+_LASTING = ("model", "keep_last", "summary", "max_characters", "output_factor")
 """The fields of a Retry that hold until the run ends."""
 
 

@@ -68,9 +68,10 @@ class Guidance(Struct, frozen=True):
 
     hint, subgoal, state: as `_triage_hint`, `_triage_subgoal`, `_triage_state`. diagnosis, action: of
     the attempt before. inject: keyword arguments for this attempt. model, keep_last, summary,
-    max_characters: what requests to models are to be made of, from the last actions of the run that said
-    it: which model is asked, how many messages at their end keep the outputs of tools, what stands for the
-    rest, with a line for each call that must not be made again, and how long a conversation may be.
+    max_characters, output_factor: what requests to models are to be made of, from the last actions of the
+    run that said it: which model is asked, how many messages at their end keep the outputs of tools, what
+    stands for the rest, with a line for each call that must not be made again, how long a conversation may
+    be, and how many times as long an answer as the request's own limit allows.
     """
 
     hint: str | None = None
@@ -83,6 +84,7 @@ class Guidance(Struct, frozen=True):
     keep_last: int | None = None
     summary: str | None = None
     max_characters: int | None = None
+    output_factor: int | None = None
 
 
 class Replay(Struct, frozen=True):

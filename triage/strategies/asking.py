@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, ClassVar, TypeAlias
 
+from msgspec.structs import replace
+
 from triage.core import (
     MAX_FIELDS,
     UNSAFE,
@@ -24,12 +26,14 @@ from triage.core import (
     check_count,
     closest,
     fields_of,
+    lasting,
     misuse,
     plain,
     quote,
     redact,
 )
 from triage.core.constructors import Struct
+from triage.core.messages.base import MAX_TOKENS
 from triage.core.patterns import Pattern
 
 from .base import (
@@ -369,6 +373,21 @@ _LEAST_SIZE = 256
 _SIZE = re.compile(r"(?<![\w.\-/])(?:\d{1,3}(?:[,_]\d{3})+|\d{3,12})(?![\w\-]|\.\d)")
 
 
+def _longer(context: FailureContext) -> Action:
+    """Ask again for an answer that was cut off: with twice the limit, if its request had set one."""
+    known = ((step.metadata or {}).get(MAX_TOKENS) for step in reversed(context.trajectory.steps))
+    limit = next(filter(None, known), None)
+    if type(limit) is not int:
+        return ask_again(2)(context)
+    factor = lasting(past.action for past in context.attempt_history).get("output_factor", 1)
+    told = (
+        f"The answer was cut off at the token limit of {limit * factor:,}. It is {limit * factor * 2:,} "
+        "now: answer again, and whole."
+    )
+    action = ask_again(2)(replace(context, diagnosis=replace(context.diagnosis, hint=told)))
+    return replace(action, output_factor=factor * 2) if isinstance(action, Retry) else action
+
+
 class shrink_context(Struct, frozen=True):
     """Call the function again with shorter requests: first without old tool outputs, then with a summary.
 
@@ -386,7 +405,10 @@ class shrink_context(Struct, frozen=True):
     Each request that leaves messages out tells the calls in them, and all that had an effect.
 
     Where the answer was too long rather than the request, the model is asked again, as by
-    `ask_again(2)`. Escalates once nothing more can be left out, and if the diagnosis is CRITICAL or FATAL.
+    `ask_again(2)`: with twice the limit, where the request had set one and was seen on the wire, else for
+    a shorter answer.
+
+    Escalates once nothing more can be left out, and if the diagnosis is CRITICAL or FATAL.
     """
 
     keep_last: int = 10
@@ -405,7 +427,7 @@ class shrink_context(Struct, frozen=True):
         if stop is not None:
             return stop
         if context.diagnosis.cause == Cause.OUTPUT_CUT:
-            return ask_again(2)(context)
+            return _longer(context)
         return self._shorter(context)
 
     def _shorter(self, context: FailureContext) -> Answer:

@@ -94,7 +94,8 @@ class Overheard:
     made. last_error: what the agent's last model call raised, None once one has succeeded. ending: why its
     last answer does not count, where it was cut off or refused. cut: why the calls in it may not be whole.
     notes: what models are told beside the hint. switches: whether another model's name is written into
-    requests.
+    requests. raises: whether a higher token limit for answers is. raised: limits of which that was told,
+    each with its factor.
     """
 
     def __init__(self, run: Run) -> None:
@@ -105,6 +106,8 @@ class Overheard:
         self.cut: ErrorInfo | None = None
         self.notes: tuple[str, ...] = ()
         self.switches = True
+        self.raises = True
+        self.raised: set[tuple[int, int]] = set()
         self._run = run
         self._carrying = Carrying(run) if run.replay is not None else None
         self._asked_for: list[Asked] = []
@@ -167,15 +170,15 @@ class Overheard:
         self.ending = None if answer is None or answer.calls else told
         self.cut = told if is_cut else None
 
-    def asked(self, answer: Answer | None) -> None:
-        """Note the calls that an answer asks for."""
+    def asked(self, answer: Answer | None, *, brief: bool) -> None:
+        """Note the calls that an answer asks for. brief: as of `answered`."""
         if answer is None:
             return
         known = {one.id for one in self._calls if one.id}
         new = [one for one in answer.calls if one.id not in known]
         self._calls += new
         ending = ending_of(answer.ended)
-        cut = ending is not None and ending.type_name == CUT
+        cut = not brief and ending is not None and ending.type_name == CUT
         self.mistakes.note(_ALL, new, self._tools, cut=cut)
         self.hold(answer)
         self._asked_for += answer.calls

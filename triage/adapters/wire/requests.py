@@ -26,8 +26,15 @@ from triage.adapters.calls import (
 from triage.adapters.conversations import guidance_text, records_models, repaired
 from triage.adapters.unheard import note_heard
 from triage.core import TriageError, child_logger
-from triage.core.messages.base import Answer, Shrink, mapping, max_tokens_of, text_or_none
-from triage.engine import Recorder, Run, calling, current
+from triage.core.messages.base import (
+    Answer,
+    Shrink,
+    mapping,
+    max_tokens_of,
+    text_or_none,
+    with_limit,
+)
+from triage.engine import BRIEF, Recorder, Run, calling, current
 from triage.engine.run import open_attempts
 
 from .bodies import DONE, Kept, Reader, answer_in, content_type, is_stream, kept
@@ -141,6 +148,8 @@ def record(call: Stream, response: Any, failed: RefusedRequest | None) -> None:
         call.failed(failed)
 
 
+_REFUSES = (400, 413, 422)
+"""Statuses of requests that a provider does not take as they are."""
 _REPEATED = (408, 409, 425, 429)
 """Statuses below 500 that clients repeat a request for."""
 
@@ -226,6 +235,7 @@ class ModelRequest:
         self._signed = signed
         self._hint = hint
         self._stream: Stream | None = None
+        self._is_raised = False
         messages = self._body.get(self._endpoint.messages)
         tools = self._body.get("tools") or mapping(self._body.get("toolConfig")).get("tools")
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
@@ -238,13 +248,15 @@ class ModelRequest:
         carried = self._conversation.carried
         said_before = b"" if carried is None else json.dumps(carried.turns).encode()
         provider = self._endpoint.provider
+        limit = max_tokens_of(self._body)
         self._call = ModelCall(
             name=f"{provider} {who or inside}".rstrip(),
             model=(self._other_model or "") or self._model(path),
             said=self._endpoint.wire.new_in(messages),
             key=sha256(path.encode() + b"\n" + raw + said_before).hexdigest()[:_DIGITS],
             form=Form(read=self._read),
-            is_brief=is_brief(max_tokens_of(self._body)),
+            is_brief=is_brief(limit),
+            max_tokens=None if self._signed or limit is None or limit <= BRIEF else limit,
             is_seen=True,
             conversation=self._conversation.name,
         )
@@ -279,12 +291,13 @@ class ModelRequest:
         now = self.run.session.config.env.monotonic()
         until = now + _SIGNED_S if self._signed else math.inf
         self._stream = Stream(self.run, self._call, self._ended, again=again, until=until)
+        self._stream.amends = self._lowers
         return self._stream
 
     def _ended(self, answer: Answer | None, error: Exception | None) -> None:
         if self._is_own:
             self.overheard.answered(answer, error, brief=self._call.is_brief)
-        self.overheard.asked(answer)
+        self.overheard.asked(answer, brief=self._call.is_brief)
         if error is not None and self._stream is not None and may_be_repeated(error):
             self.overheard.failed(self._call, self._stream.key)
 
@@ -309,6 +322,7 @@ class ModelRequest:
             body["model"] = other
         if other is not None and self._stream is not None:
             self._stream.asks(other)
+        body = self._with_limit(body, guidance.output_factor)
         wire, name = endpoint.wire, endpoint.messages
         shrink = Shrink.of(guidance, self.run)
         messages, carried = body.get(name) or [], self._conversation.carried
@@ -331,6 +345,33 @@ class ModelRequest:
             )  # fmt: skip
             return None
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def _with_limit(self, body: dict[str, Any], factor: int | None) -> dict[str, Any]:
+        """The body with a higher token limit for its answer, if it sets one."""
+        limit, heard = self._call.max_tokens, self.overheard
+        if limit is None or factor is None or not heard.raises:
+            return body
+        self._is_raised = True
+        if (limit, factor) not in heard.raised:
+            heard.raised.add((limit, factor))
+            _log.warning(
+                "run %s: an answer was cut off, so that requests to %s may have answers of %d tokens now, "
+                "not of %d; FailurePolicy(causes={Cause.OUTPUT_CUT: ask_again(2)}) leaves limits alone",
+                self.run.run_id, self._endpoint.provider, limit * factor, limit,
+            )  # fmt: skip
+        return with_limit(body, factor, above=BRIEF)
+
+    def _lowers(self, error: Exception) -> bool:
+        """Whether a request is to be sent with its own limit, as the provider refuses the higher one."""
+        refused = isinstance(error, RefusedRequest) and error.status_code in _REFUSES
+        if not (refused and self._is_raised and self.overheard.raises):
+            return False
+        self.overheard.raises = False
+        _log.warning(
+            "run %s: %s refuses the higher limit for answers: requests have their own again",
+            self.run.run_id, self._endpoint.provider,
+        )  # fmt: skip
+        return True
 
     def _repaired(self, messages: list[Any], *, is_given: bool) -> list[Any]:
         """The messages with a result for each call. Those that an earlier request had sent have theirs.

@@ -145,6 +145,10 @@ _LIMITS = (
 )  # fmt: skip
 
 
+MAX_TOKENS = "max_tokens"
+"""In the metadata of a model's step whose answer was cut off: the limit that its request had set."""
+
+
 def max_tokens_of(options: Mapping[str, Any]) -> int | None:
     """Return the token limit of an answer among a request's options, or None."""
     inner = (mapping(options.get(name)) for name in _OPTIONS)
@@ -153,6 +157,20 @@ def max_tokens_of(options: Mapping[str, Any]) -> int | None:
             if isinstance(found.get(name), int):
                 return int(found[name])
     return None
+
+
+def with_limit(options: Mapping[str, Any], factor: int, *, above: int = 0) -> dict[str, Any]:
+    """Return a request's options with the token limit of its answer multiplied, if they set one.
+
+    above: a limit up to this number stays as it is.
+    """
+    made = dict(options)
+    for name, value in options.items():
+        if name in _LIMITS and type(value) is int and value > above:
+            made[name] = value * factor
+        elif name in _OPTIONS and isinstance(value, dict):
+            made[name] = with_limit(value, factor, above=above)
+    return made
 
 
 def tools_of(value: object) -> dict[str, Any]:
