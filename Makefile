@@ -110,7 +110,7 @@ bench: $(READY) ## figures side by side with other packages and how good diagnos
 fuzz: $(READY) ## every harness that draws what it plays, with new seeds: MINUTES=60 SEED=1 ONLY=programs
 	$(BIN)/python -m bench.fuzz --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
 
-crash: $(READY) ## runs killed at every point and recovered: KILLS=2000 (the long form: 10000) STORES="sqlite postgres redis"
+crash: $(READY) ## runs killed at every point and recovered: KILLS=2000 (the long form: 10000) STORES="sqlite postgres"
 	$(BIN)/python tests/crash_matrix.py $(if $(STORES),--stores $(STORES)) --kills $(or $(KILLS),2000)
 
 attack: $(READY) ## flipped bits of a file, two processes that recover one run, words that soothe: FLIPS=2000 ROUNDS=200

@@ -33,7 +33,6 @@ from triage.core import AlreadyResumed, UsageError
 from triage.stores import Store, open_store
 
 POSTGRES = os.environ.get("TRIAGE_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
-REDIS = os.environ.get("TRIAGE_TEST_REDIS", "redis://127.0.0.1:6379/0")
 KINDS = ("between", "asks", "doubt")
 """The process dies between two payments (the run inside may ask then), or within the second one."""
 RESULT = ["paid 1", "paid 2"]
@@ -59,7 +58,6 @@ def place_of(store: str, folder: Path) -> str:
     return {
         "sqlite": f"sqlite:///{folder}/runs.db",
         "postgres": f"{POSTGRES}?schema=bench",
-        "redis": f"{REDIS}?prefix=bench&persistence=any",
     }[store]
 
 
@@ -246,7 +244,7 @@ def main() -> int:
     """Race; 1 if anything was lost or repeated."""
     parser = argparse.ArgumentParser(prog="python -m bench.races", description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--store", choices=("sqlite", "postgres", "redis"), default="sqlite")
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     # Who loses a run says so in the log: here it is half of them.

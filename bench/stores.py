@@ -26,7 +26,6 @@ from triage.stores import Store, open_store
 from .bare import Bare
 
 POSTGRES = os.environ.get("TRIAGE_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
-REDIS = os.environ.get("TRIAGE_TEST_REDIS", "redis://127.0.0.1:6379/0")
 CROWDS = ((1, 1_500), (10, 400), (100, 100))
 """Agents at once, and steps of each."""
 STEP = Step(
@@ -94,19 +93,15 @@ async def sqlite(rounds: int) -> None:
 
 
 async def services() -> None:
-    """Postgres and Redis, where they answer; what is written stays in a schema and keys of its own."""
-    for name, text in (
-        ("postgres", f"{POSTGRES}?schema=bench"),
-        ("redis", f"{REDIS}?prefix=bench&persistence=any"),
-    ):
-        try:
-            store = open_store(text)
-            for agents, steps in CROWDS:
-                rate = await appends(store, agents, steps)
-                print(f"{name:12} {agents:5} agents {rate:8.0f}/s")
-            await store.close()
-        except StoreError as error:
-            print(f"{name:12} {error}")
+    """Postgres, where it answers; what is written stays in a schema of its own."""
+    try:
+        store = open_store(f"{POSTGRES}?schema=bench")
+        for agents, steps in CROWDS:
+            rate = await appends(store, agents, steps)
+            print(f"postgres     {agents:5} agents {rate:8.0f}/s")
+        await store.close()
+    except StoreError as error:
+        print(f"postgres     {error}")
 
 
 async def sizes() -> None:

@@ -1,6 +1,6 @@
 """Kills runs at every point and at random instants, has them recovered, and checks what is left.
 
-    python tests/crash_matrix.py [--stores sqlite postgres redis] [--kinds answering nested …]
+    python tests/crash_matrix.py [--stores sqlite postgres] [--kinds answering nested …]
         [--kills 10000] [--runs 2000] [--seconds 600] [--seed 1] [--whole]
 
 A run is killed before or after a write of its store or an effect, or at any time; the process that
@@ -37,7 +37,6 @@ from typing import NamedTuple
 
 import crash_child
 import psycopg  # noqa: F401 - so that no child has to import it
-import redis  # noqa: F401 - as above
 import trio  # noqa: F401 - as above
 from store_kinds import DURABLE, Opened
 

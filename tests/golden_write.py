@@ -1,8 +1,8 @@
 """Write the golden files of this release: `python tests/golden_write.py`, once, before it is out.
 
 Everything comes from the code as it stands: agents and orchestrators run, fail, wait and die on a store
-of each kind, a desk looks at what they left, and the stores are copied. Needs Postgres with `pg_dump`, and
-Redis. A folder that is there is left alone: what was written once is never written again.
+of each kind, a desk looks at what they left, and the stores are copied. Needs Postgres with `pg_dump`.
+A folder that is there is left alone: what was written once is never written again.
 
 Clocks, ids, tokens and chance are given, so the journals come out the same each time. How many events share
 a row of SQLite or Postgres, and what a desk calls its commits, is up to the machine.
@@ -10,7 +10,6 @@ a row of SQLite or Postgres, and what a desk calls its commits, is up to the mac
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import shutil
@@ -25,20 +24,19 @@ from typing import Any
 
 import anyio
 import pytest
-import redis
 from golden_runs import NOON, Clock, World
-from store_kinds import POSTGRES, REDIS
+from store_kinds import POSTGRES
 
 import triage
 from triage import TriageError, TriageSuspendedError
 from triage.core import RunFinished, dumps
 from triage.incidents import FileSink, Hooks, IncidentDesk, Recovery, Status, Watch
 from triage.plan import Orchestrator
-from triage.stores import PostgresStore, RedisStore, SQLiteStore, Store, sqlite
+from triage.stores import PostgresStore, SQLiteStore, Store, sqlite
 from triage.testing import Crash, FaultPlan, faults
 
 NAME = "schema_of_the_golden_files"
-"""The schema in Postgres and the prefix of the keys in Redis."""
+"""The schema in Postgres."""
 LATER = NOON + 600
 """The time of stores that have a clock of their own, behind everything that happened."""
 
@@ -237,49 +235,10 @@ def write_postgres(began: float) -> None:
     (TARGET / "postgres.sql").write_text(settled(text, began), encoding="utf-8")
 
 
-def write_redis(client: Any, began: float) -> None:
-    """Each key with its type and its value; bytes in base64, as some are compressed."""
-
-    def text(value: bytes) -> str:
-        return base64.b64encode(value).decode("ascii")
-
-    def said(value: bytes) -> dict[str, str]:
-        try:
-            return {"text": settled(value.decode("ascii"), began)}
-        except UnicodeDecodeError:
-            return {"base64": text(value)}
-
-    found: dict[str, Any] = {}
-    for key in sorted(client.scan_iter(f"{{{NAME}}}:*")):
-        kind = client.type(key).decode()
-        if kind == "string":
-            value: Any = said(client.get(key))
-        elif kind == "hash":
-            value = {name.decode(): said(one) for name, one in sorted(client.hgetall(key).items())}
-        elif kind == "list":
-            value = [said(one) for one in client.lrange(key, 0, -1)]
-        elif kind == "set":
-            value = sorted((said(one) for one in client.smembers(key)), key=str)
-        else:
-            value = [
-                [said(one), float(settled(f"{score:.6f}", began))]
-                for one, score in client.zrange(key, 0, -1, withscores=True)
-            ]
-        found[key.decode()] = {"type": kind, "value": value}
-    for value in found.values():
-        if value["type"] == "hash" and value["value"].get("claimant", {}).get("text"):
-            value["value"]["claimant"] = {"text": "claimant-" + value["value"]["run_id"]["text"]}
-    (TARGET / "redis.json").write_text(json.dumps(found, indent=1) + "\n", encoding="ascii")
-
-
-def clear_services() -> Any:
-    """Remove what an earlier try left in Postgres and Redis; the client of the latter."""
+def clear_services() -> None:
+    """Remove what an earlier try left in Postgres."""
     drop = f"DROP SCHEMA IF EXISTS {NAME} CASCADE"
     subprocess.run(["psql", "--quiet", "--command", drop, POSTGRES], check=True)
-    client = redis.Redis.from_url(REDIS)
-    for key in client.scan_iter(f"{{{NAME}}}:*"):
-        client.delete(key)
-    return client
 
 
 async def fill(store: Store, messages: Path | None = None) -> tuple[dict[str, Any], list[str]]:
@@ -291,30 +250,24 @@ async def fill(store: Store, messages: Path | None = None) -> tuple[dict[str, An
     names = ("agent", "status", "events", "epoch", "claims", "parent")
     runs = {info.run_id: {name: getattr(info, name) for name in names} for info in infos}
     expected: dict[str, Any] = {"tokens": writer.tokens, "runs": runs}
-    if not isinstance(store, RedisStore):
-        kind = "sqlite" if isinstance(store, SQLiteStore) else "postgres"
-        expected["incidents"] = {kind: await write_incidents(store, messages)}
+    kind = "sqlite" if isinstance(store, SQLiteStore) else "postgres"
+    expected["incidents"] = {kind: await write_incidents(store, messages)}
     await store.close()
     return expected, lines
 
 
-async def write(folder: Path, client: Any) -> None:
+async def write(folder: Path) -> None:
     """All golden files, after it is seen that the stores say the same."""
     began = time.time()
     file = folder / "runs.db"
     expected, lines = await fill(SQLiteStore(file), folder / "messages.jsonl")
-    for store in (
-        PostgresStore(POSTGRES, schema=NAME),
-        RedisStore(REDIS, prefix=NAME, persistence="any"),
-    ):
-        again, same = await fill(store)
-        # By the clock of Postgres all this was long ago, so its desk finds a run that was left.
-        expected["incidents"].update(again.pop("incidents", {}))
-        assert again == {name: expected[name] for name in again}
-        assert same == lines
+    again, same = await fill(PostgresStore(POSTGRES, schema=NAME))
+    # By the clock of Postgres all this was long ago, so its desk finds a run that was left.
+    expected["incidents"].update(again.pop("incidents", {}))
+    assert again == {name: expected[name] for name in again}
+    assert same == lines
     write_sqlite(file)
     write_postgres(began)
-    write_redis(client, began)
     journals = "".join(f"{line}\n" for line in lines)
     (TARGET / "journals.jsonl").write_text(journals, encoding="ascii")
     shutil.copy(folder / "messages.jsonl", TARGET)
@@ -343,9 +296,9 @@ TARGET = Path(__file__).parent / "golden" / f"v{triage.__version__}"
 
 if __name__ == "__main__":
     TARGET.mkdir()
-    connection = clear_services()
+    clear_services()
     try:
         with tempfile.TemporaryDirectory() as made:
-            anyio.run(write, Path(made), connection)
+            anyio.run(write, Path(made))
     finally:
         clear_services()

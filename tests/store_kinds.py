@@ -11,18 +11,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
-import redis
 from psycopg import sql
 
-from triage.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
+from triage.stores import MemoryStore, PostgresStore, SQLiteStore, Store
 
 if TYPE_CHECKING:
     import pytest
 
-KINDS = ("memory", "sqlite", "postgres", "redis")
+KINDS = ("memory", "sqlite", "postgres")
 DURABLE = KINDS[1:]
 POSTGRES = os.environ.get("TRIAGE_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
-REDIS = os.environ.get("TRIAGE_TEST_REDIS", "redis://127.0.0.1:6379/0")
 EXAMPLES = int(os.environ.get("TRIAGE_EXAMPLES", "1"))
 """How many times the usual number of examples a property draws."""
 
@@ -49,17 +47,13 @@ class Opened:
             "memory": MemoryStore,
             "sqlite": self._sqlite,
             "postgres": self._postgres,
-            "redis": self._redis,
         }
 
     def __enter__(self) -> Self:
         try:
             if self.kind == "postgres":
                 psycopg.connect(POSTGRES, connect_timeout=2).close()
-            elif self.kind == "redis":
-                with redis.Redis.from_url(REDIS, socket_connect_timeout=2) as client:
-                    client.ping()
-        except (psycopg.Error, redis.RedisError) as error:
+        except psycopg.Error as error:
             missing(self.kind, error)
         return self
 
@@ -74,11 +68,6 @@ class Opened:
                 for name in self._names:
                     drop = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE")
                     db.execute(drop.format(sql.Identifier(name)))
-        elif self.kind == "redis":
-            with redis.Redis.from_url(REDIS) as client:
-                for name in self._names:
-                    for key in client.scan_iter(f"{{{name}}}:*"):
-                        client.delete(key)
 
     def new(self, **options: Any) -> Any:
         """A new store."""
@@ -97,18 +86,13 @@ class Opened:
         """A store that keeps its runs under a name."""
         if self.kind == "sqlite":
             return SQLiteStore(name, **options)
-        if self.kind == "postgres":
-            return PostgresStore(POSTGRES, schema=name, **options)
-        return RedisStore(REDIS, prefix=name, **{"persistence": "any", **options})
+        return PostgresStore(POSTGRES, schema=name, **options)
 
     def _sqlite(self, **options: Any) -> Store:
         return self._named(str(self._folder / f"{next(self._count)}.db"), options)
 
     def _postgres(self, **options: Any) -> Store:
         return self._named(f"t_{uuid.uuid4().hex}", options)
-
-    def _redis(self, **options: Any) -> Store:
-        return self._named(f"t-{uuid.uuid4().hex}", options)
 
     def _named(self, name: str, options: dict[str, Any]) -> Store:
         self._names.append(name)

@@ -18,7 +18,6 @@ from triage.incidents import Hooks, Supervisor, Threshold
 from triage.plan import Approval, JudgeEach, PlanLimits
 from triage.stores import MemoryStore
 from triage.stores.postgres import PostgresStore
-from triage.stores.redis import RedisStore
 from triage.stores.sqlite import SQLiteStore
 from triage.strategies import (
     Backoff,
@@ -104,7 +103,6 @@ def written(value: Any) -> str:
         ("stores.md", MemoryStore),
         ("stores.md", SQLiteStore),
         ("stores.md", PostgresStore),
-        ("stores.md", RedisStore),
         ("policy-and-strategies.md", Backoff),
         ("policy-and-strategies.md", shrink_context),
         ("policy-and-strategies.md", rollback_to_checkpoint),

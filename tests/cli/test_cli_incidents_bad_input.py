@@ -199,10 +199,8 @@ class TestStores:
     def test_a_store_that_cannot_hold_incidents(
         self, arguments: tuple[str, ...], room: Room, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        for text in ("memory:", "redis://127.0.0.1:6379/0"):
-            assert room(*arguments, "--store", text) == 2
-            line = refused(capsys)
-            assert "in memory" in line or "must be in SQLite, Postgres or memory" in line
+        assert room(*arguments, "--store", "memory:") == 2
+        assert "in memory" in refused(capsys)
 
     def test_a_store_whose_url_holds_a_password(
         self, arguments: tuple[str, ...], room: Room, capsys: pytest.CaptureFixture[str]

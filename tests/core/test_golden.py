@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -11,10 +10,9 @@ from typing import Any, get_args
 
 import psycopg
 import pytest
-import redis
 from event_values import told
 from golden_runs import PLANNED, Trip, World
-from store_kinds import POSTGRES, REDIS, Opened
+from store_kinds import POSTGRES, Opened
 
 import triage
 from triage import TriageAbortError, TriageEscalationError, UsageError
@@ -40,7 +38,7 @@ from triage.stores import Store
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 FOLDERS = sorted((Path(__file__).parents[1] / "golden").glob("v*"))
 NAME = "schema_of_the_golden_files"
-KINDS = ("sqlite", "postgres", "redis")
+KINDS = ("sqlite", "postgres")
 BOUGHT = ["Lisboa", "sunny", "receipt 5", "receipt 7", 300, "mailed ann"]
 """What `buyer` comes back with."""
 
@@ -69,32 +67,10 @@ def fill(opened: Opened, folder: Path) -> None:
     if opened.kind == "sqlite":
         shutil.copy(folder / "runs.db", opened.name)
         Path(opened.name).chmod(0o600)
-    elif opened.kind == "postgres":
+    else:
         said = (folder / "postgres.sql").read_text(encoding="utf-8").replace(NAME, opened.name)
         with psycopg.connect(POSTGRES, autocommit=True) as db:
             db.execute(said.encode())
-    else:
-        with redis.Redis.from_url(REDIS) as client:
-            _fill_redis(client, folder, opened.name)
-
-
-def _fill_redis(client: Any, folder: Path, name: str) -> None:
-    def value(said: dict[str, str]) -> bytes:
-        return said["text"].encode() if "text" in said else base64.b64decode(said["base64"])
-
-    kept = json.loads((folder / "redis.json").read_text(encoding="ascii"))
-    for key, one in kept.items():
-        there, given = key.replace(NAME, name), one["value"]
-        if one["type"] == "string":
-            client.set(there, value(given))
-        elif one["type"] == "hash":
-            client.hset(there, mapping={field: value(said) for field, said in given.items()})
-        elif one["type"] == "list":
-            client.rpush(there, *map(value, given))
-        elif one["type"] == "set":
-            client.sadd(there, *map(value, given))
-        else:
-            client.zadd(there, {value(said): score for said, score in given})
 
 
 @pytest.fixture
@@ -197,7 +173,6 @@ def test_the_commands_list_and_show_every_run(
         text = {
             "sqlite": f"sqlite:///{opened.name}",
             "postgres": f"{POSTGRES}?schema={opened.name}",
-            "redis": f"{REDIS}?prefix={opened.name}&persistence=any",
         }[kind]
         assert main(["runs", "list", "--store", text]) == 0
         listed = capsys.readouterr().out
@@ -394,8 +369,6 @@ async def test_a_step_of_a_plan_is_approved_and_the_steps_before_are_not_repeate
 @pytest.fixture
 async def desk(opened: Opened, store: Store) -> AsyncIterator[IncidentDesk]:
     """A desk on a copy, which starts agents anew."""
-    if opened.kind == "redis":
-        pytest.skip("desks are not kept in Redis")
     made = IncidentDesk(
         store,
         owner="desk-2",

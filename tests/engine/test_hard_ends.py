@@ -307,8 +307,7 @@ MATRIX = Path(__file__).parents[1].joinpath("crash_matrix.py")
     ("store", "kinds"),
     [
         ("sqlite", ("answering", "rolling back", "giving up", "equal calls", "parallel")),
-        ("postgres", ("answering",)),
-        ("redis", ("nested",)),
+        ("postgres", ("answering", "nested")),
     ],
 )
 def test_whatever_kills_a_run_it_is_brought_to_its_end(

@@ -12,7 +12,6 @@ from typing import Any
 import psycopg
 import pytest
 from incident_desks import Restarts, World
-from store_kinds import REDIS
 from tables import table
 
 import triage
@@ -29,7 +28,7 @@ from triage.incidents import (
     UnknownIncident,
     Watch,
 )
-from triage.stores import RedisStore, SQLiteStore
+from triage.stores import SQLiteStore
 
 pytestmark = pytest.mark.anyio
 
@@ -120,9 +119,7 @@ def test_what_is_configured_wrongly_is_refused_when_it_is_made(make: Any, said: 
 # Stores -------------------------------------------------------------------------------------------
 
 
-async def test_redis_is_refused_with_the_reason() -> None:
-    with pytest.raises(UsageError, match="must be in SQLite, Postgres or memory, not RedisStore"):
-        IncidentDesk(RedisStore(REDIS, persistence="any"))
+async def test_what_is_no_store_is_refused() -> None:
     with pytest.raises(UsageError, match="store"):
         IncidentDesk("nowhere://x")
 

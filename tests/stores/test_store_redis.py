@@ -1,8 +1,10 @@
-"""Redis as a service of its own: the settings that are refused, and what replicas and restarts keep."""
+"""Runs that earlier releases kept in Redis are copied into another store as they were."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import select
 import shutil
 import socket
@@ -10,155 +12,109 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import redis
-from store_kinds import missing
-from store_runs import add, created
+from anyio import to_thread
 
-from triage.core import StoreFull, StoreReadOnly, StoreTooNew, StoreUnavailable
-from triage.stores import RedisStore
+from triage import UsageError
+from triage.cli import main
+from triage.core import Event, loads
+from triage.stores import SQLiteStore, open_store
 
 pytestmark = pytest.mark.anyio
-
-KEEPING = ("--appendonly", "yes", "--appendfsync", "always")
-
-
-class Server:
-    """A Redis of the test's own."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        binary = shutil.which("redis-server")
-        if binary is None:
-            missing("redis-server", FileNotFoundError("it is not installed"))
-        assert binary is not None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        fixed = ("--port", str(port), "--dir", str(folder), "--save", "", "--bind", "127.0.0.1")
-        self._process = subprocess.Popen([binary, *fixed, *options], stdout=subprocess.DEVNULL)
-        self.url = f"redis://127.0.0.1:{port}/0"
-        self.client: Any = redis.Redis.from_url(self.url)  # both its clients share their types
-        deadline = 200
-        while deadline:
-            with contextlib.suppress(redis.ConnectionError):
-                self.client.ping()
-                return
-            self._process.poll()
-            deadline -= 1
-            select.select([], [], [], 0.05)
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def close(self) -> None:
-        self.client.close()
-        self._process.terminate()
-        self._process.wait()
+GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("*/redis.json"))
+NAME = "schema_of_the_golden_files"
+"""Prefix of the keys."""
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with contextlib.closing(Server(tmp_path, *KEEPING, "--repl-diskless-sync-delay", "0")) as made:
-        yield made
+def server(tmp_path: Path) -> Iterator[Any]:
+    """A Redis of the test's own, where it is installed: no service of ours needs it any more."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("redis-server is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ("--port", str(port), "--dir", str(tmp_path), "--save", "", "--bind", "127.0.0.1")
+    process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
+    client: Any = redis.Redis.from_url(f"redis://127.0.0.1:{port}/0")
+    for _ in range(200):
+        with contextlib.suppress(redis.ConnectionError):
+            client.ping()
+            break
+        select.select([], [], [], 0.05)
+    yield client
+    client.close()
+    process.terminate()
+    process.wait()
 
 
-async def test_a_server_that_keeps_its_runs_is_taken(server: Server) -> None:
-    store = RedisStore(server.url)
-    await created(store, "r")
-    assert len(await store.read("r")) == 1
-    await store.close()
+def fill(client: Any, kept: Path) -> None:
+    """Put what a release wrote into Redis."""
+
+    def value(said: dict[str, str]) -> bytes:
+        return said["text"].encode() if "text" in said else base64.b64decode(said["base64"])
+
+    for key, one in json.loads(kept.read_text(encoding="ascii")).items():
+        given = one["value"]
+        match one["type"]:
+            case "string":
+                client.set(key, value(given))
+            case "hash":
+                client.hset(key, mapping={field: value(said) for field, said in given.items()})
+            case "list":
+                client.rpush(key, *map(value, given))
+            case "set":
+                client.sadd(key, *map(value, given))
+            case _:
+                client.zadd(key, {value(said): score for said, score in given})
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "match"),
-    [
-        ("maxmemory-policy", "allkeys-lru", "allkeys-lru.*set noeviction"),
-        ("maxmemory-policy", "volatile-ttl", "volatile-ttl.*set noeviction"),
-        ("appendonly", "no", 'set appendonly yes, or say persistence="any"'),
-    ],
-)
-async def test_a_server_that_loses_runs_is_refused(
-    server: Server, setting: str, value: str, match: str
+def journals(folder: Path) -> dict[str, list[Event]]:
+    """The events that a release wrote, by run."""
+    found: dict[str, list[Event]] = {}
+    for line in (folder / "journals.jsonl").read_text(encoding="utf-8").splitlines():
+        event = loads(line)
+        found.setdefault(event.run_id, []).append(event)
+    return found
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    """The status of each run."""
+    said = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+    return {run_id: info["status"] for run_id, info in said["runs"].items()}
+
+
+@pytest.mark.parametrize("kept", GOLDEN, ids=lambda path: path.parent.name)
+async def test_runs_in_redis_are_copied_as_they_were(
+    kept: Path, server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.client.config_set(setting, value)
-    store = RedisStore(server.url)
-    with pytest.raises(StoreUnavailable, match=match):
-        await store.open()
+    await to_thread.run_sync(fill, server, kept)
+    place = server.connection_pool.connection_kwargs
+    url = f"redis://127.0.0.1:{place['port']}/0?prefix={NAME}"
+    target = f"sqlite:///{tmp_path / 'runs.db'}"
+    assert await to_thread.run_sync(main, ["runs", "copy", url, target]) == 0
+    written = journals(kept.parent)
+    assert f"{len(written)} runs copied, 0 were up to date" in capsys.readouterr().out
+    store = SQLiteStore(str(tmp_path / "runs.db"))
+    expected = statuses(kept.parent)
+    for run_id, events in written.items():
+        assert await store.read(run_id) == events
+        info = await store.info(run_id)
+        assert info is not None
+        assert info.status == expected[run_id]
     await store.close()
 
 
-async def test_replicas_that_do_not_confirm_are_said_so(server: Server) -> None:
-    store = RedisStore(server.url, wait_replicas=1, timeout=3.0)
-    with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
-        await created(store, "r")
-    await store.close()
+def test_a_store_in_redis_is_refused_with_the_way_out() -> None:
+    with pytest.raises(UsageError, match=r"triage runs copy redis://cache/0 sqlite:///runs\.db"):
+        open_store("redis://cache/0")
 
 
-async def test_a_replica_that_confirms_has_what_was_acknowledged(
-    server: Server, tmp_path: Path
+async def test_a_redis_that_does_not_answer_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "replica").mkdir()
-    port = str(urlsplit(server.url).port)
-    replica = Server(tmp_path / "replica", "--replicaof", "127.0.0.1", port)
-    try:
-        store = RedisStore(server.url, wait_replicas=1)
-        await created(store, "r")
-        await add(store, "r", 1, 10)
-        await store.close()
-        copy = RedisStore(replica.url, persistence="any", timeout=2.0)
-        assert await _length_in(replica) == 11
-        with pytest.raises(StoreReadOnly):
-            await created(copy, "s")
-        await copy.close()
-    finally:
-        replica.close()
-
-
-async def _length_in(server: Server) -> int:
-    (key,) = server.client.keys("*:e:*")
-    return int(server.client.llen(key))
-
-
-async def test_a_full_redis_is_said_so_and_loses_nothing(server: Server) -> None:
-    store = RedisStore(server.url)
-    await created(store, "r")
-    server.client.config_set("maxmemory", "1mb")
-    with pytest.raises(StoreFull, match="no room left"):
-        await add(store, "r", 1, 1)
-    assert len(await store.read("r")) == 1
-    server.client.config_set("maxmemory", "0")
-    await add(store, "r", 1, 1)
-    await store.close()
-
-
-async def test_runs_survive_a_restart_of_redis(tmp_path: Path) -> None:
-    for length in (0, 20, 40):
-        with contextlib.closing(Server(tmp_path, *KEEPING)) as server:
-            store = RedisStore(server.url)
-            if not length:
-                await created(store, "r")
-            assert len(await store.read("r")) == length + (not length)
-            await add(store, "r", max(1, length), 20 - (not length))
-            await store.close()
-            server.kill()
-
-
-async def test_the_keys_of_a_newer_release_are_refused(server: Server) -> None:
-    await (store := RedisStore(server.url)).open()
-    await store.close()
-    server.client.incr("{triage}:version")
-    with pytest.raises(StoreTooNew, match="version 2"):
-        await store.runs()
-    await store.close()
-
-
-async def test_ids_are_not_part_of_keys(server: Server) -> None:
-    store = RedisStore(server.url, prefix="mine")
-    run_id = "}{x}:secret-name\r\nFLUSHALL"
-    await created(store, run_id)
-    assert len(await store.read(run_id)) == 1
-    for key in server.client.keys("*"):
-        assert key.startswith(b"{mine}:")
-        assert b"secret" not in key
-    await store.close()
+    arguments = ["runs", "copy", "redis://127.0.0.1:1/0", f"sqlite:///{tmp_path / 'runs.db'}"]
+    assert await to_thread.run_sync(main, arguments) == 1
+    assert "Redis does not answer" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Postgres and Redis as services: lost connections, lost replies, and servers that would lose runs."""
+"""Postgres as a service: lost connections, lost replies, and servers that would lose runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import anyio
 import psycopg
 import pytest
 from lost_replies import Way
-from store_kinds import POSTGRES, REDIS, Opened, opening
+from store_kinds import POSTGRES, Opened, opening
 from store_runs import add, created, steps
 from tables import table
 
 from triage import UsageError
 from triage.core import StoreReadOnly, StoreTooNew, StoreUnavailable
-from triage.stores import PostgresStore, RedisStore
+from triage.stores import PostgresStore
 
 pytestmark = pytest.mark.anyio
 
@@ -30,18 +30,15 @@ def postgres(tmp_path: Path) -> Iterator[Opened]:
         yield made
 
 
-opened = opening("postgres", "redis")
+opened = opening("postgres")
 
 
 @contextlib.contextmanager
 def lossy(opened: Opened, **options: Any) -> Generator[tuple[Any, Way]]:
     """A store that was used once, behind a way on which replies can get lost."""
     opened.new()
-    way = Way(POSTGRES if opened.kind == "postgres" else REDIS)
-    if opened.kind == "postgres":
-        store: Any = PostgresStore(way.url, schema=opened.name, **options)
-    else:
-        store = RedisStore(way.url, prefix=opened.name, persistence="any", **options)
+    way = Way(POSTGRES)
+    store: Any = PostgresStore(way.url, schema=opened.name, **options)
     try:
         yield store, way
     finally:
@@ -265,11 +262,6 @@ async def test_a_value_that_postgres_cannot_keep_does_not_fail_its_neighbours(
         (PostgresStore, {"url": "postgresql://h/d?nonsense=1"}, "PostgresStore.url"),
         (PostgresStore, {"url": POSTGRES, "schema": 'x"; DROP'}, "PostgresStore.schema"),
         (PostgresStore, {"url": POSTGRES, "timeout": -1}, "PostgresStore.timeout"),
-        (RedisStore, {"url": None}, "RedisStore.url"),
-        (RedisStore, {"url": "http://x"}, "RedisStore.url"),
-        (RedisStore, {"url": REDIS, "prefix": "{x}"}, "RedisStore.prefix"),
-        (RedisStore, {"url": REDIS, "persistence": "no"}, "RedisStore.persistence"),
-        (RedisStore, {"url": REDIS, "wait_replicas": -1}, "RedisStore.wait_replicas"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(
@@ -280,8 +272,4 @@ def test_what_cannot_be_used_is_refused_by_name(
 
 
 def test_no_password_is_shown() -> None:
-    for store in (
-        PostgresStore("postgresql://me:hunter22@db/x"),
-        RedisStore("redis://me:hunter22@cache/0"),
-    ):
-        assert "hunter22" not in repr(store)
+    assert "hunter22" not in repr(PostgresStore("postgresql://me:hunter22@db/x"))

@@ -54,7 +54,6 @@ PACKAGES = (
     Package("openai", "openai", "2.0", "3.54.0"),
     Package("anthropic", "anthropic", "0.60", "2.12.0"),
     Package("psycopg", "postgres", "3.2", "3.3.9"),
-    Package("redis", "redis", "5.2", "8.1.0"),
     Package("langchain", "langgraph", "1.3", "1.4.7"),
     Package("langgraph", "langgraph", "1.2.16", "1.2.22"),
     Package("pydantic-ai-slim", "pydantic-ai", "2.68", "2.68.0"),

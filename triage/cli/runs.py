@@ -48,7 +48,8 @@ from triage.engine import cancel as cancel_run
 from triage.engine import fork as fork_run
 from triage.engine import resolve as resolve_run
 from triage.plan import report_in
-from triage.stores import RunInfo, Store, copy_run
+from triage.stores import RedisRuns, RunInfo, Store, copy_run
+from triage.stores.opening import REDIS
 
 from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
 from .options import (
@@ -521,10 +522,11 @@ def copy(
     """Copy runs from one store to another: whole journals, with status, claims and lease.
 
     Again it copies what is new. Stop the workers of the runs first: what they write later is left behind.
+    Runs that 0.2.0 kept in Redis are copied too (redis://host/0?prefix=shop).
     """
     kept = store_of(target, new=True)
 
-    async def work(given: Store) -> tuple[int, int]:
+    async def work(given: Any) -> tuple[int, int]:
         ids = list(runs) or [info.run_id for info in reversed(await given.runs(agent=agent))]
         try:
             new = [await copy_run(given, kept, run_id) for run_id in ids]
@@ -532,7 +534,8 @@ def copy(
             await kept.close()
         return sum(map(bool, new)), len(new)
 
-    copied, looked_at = with_store(store_of(source), work)
+    given: Any = RedisRuns(source) if source.partition(":")[0] in REDIS else store_of(source)
+    copied, looked_at = with_store(given, work)
     if json:
         write(json_line({"copied": copied, "up_to_date": looked_at - copied}))
         return

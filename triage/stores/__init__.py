@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .postgres import PostgresStore
-    from .redis import RedisStore
+    from .redis import RedisRuns
     from .sqlite import SQLiteStore, translated
 
 from triage.core import dump, dumps, lazily, load, loads
@@ -36,7 +36,7 @@ __all__ = [
     "MemoryStore",
     "Outgoing",
     "PostgresStore",
-    "RedisStore",
+    "RedisRuns",
     "RunInfo",
     "SQLiteStore",
     "Store",
@@ -64,7 +64,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "postgres": ("PostgresStore",),
-        "redis": ("RedisStore",),
+        "redis": ("RedisRuns",),
         "sqlite": ("SQLiteStore", "translated"),
     },
 )

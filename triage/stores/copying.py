@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Protocol
 
 from triage.core import DeadLetter, Event, RunRecovered, UnknownRun, UsageError
 
@@ -16,7 +17,23 @@ _MOMENT = 0.001
 """Seconds of a lease that is only claimed to count."""
 
 
-async def copy_run(source: Store, target: Store, run_id: str) -> int:
+class Readable(Protocol):
+    """What is read of a store."""
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        """As of `Store`."""
+        ...
+
+    async def read(self, run_id: str) -> list[Event]:
+        """As of `Store`."""
+        ...
+
+    async def now(self) -> float:
+        """As of `Store`."""
+        ...
+
+
+async def copy_run(source: Readable, target: Store, run_id: str) -> int:
     """Copy a run; return how many events were new to the target.
 
     A copy that was broken off goes on. Events are copied as they are stored, so what is redacted or sealed

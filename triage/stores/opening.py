@@ -20,6 +20,8 @@ _METHODS = (
 )  # fmt: skip
 
 
+REDIS = ("redis", "rediss", "unix")
+"""Schemes of what 0.2.0 kept in Redis."""
 _opened: weakref.WeakValueDictionary[str, ThreadedStore] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
@@ -28,7 +30,7 @@ def open_store(store: Store | str | None) -> Store:
     """Return the store that an agent was given as a store, as text, or as None.
 
     None and `"memory:"` make a new store in memory. `"sqlite:///runs.db"` (four slashes for an absolute
-    path), `"postgresql://…"` and `"redis://…"` are durable; options of the store follow as in a URL:
+    path) and `"postgresql://…"` are durable; options of the store follow as in a URL:
     `"sqlite:///runs.db?synchronous=normal"`. Equal texts give the same object while it is in use.
     Nothing is opened yet.
 
@@ -52,13 +54,18 @@ def _opened_from(text: str) -> ThreadedStore:
     """Return the store of a text. Equal texts share one, so that one commit serves all its users."""
     scheme, colon, _ = text.partition(":")
     make = _SCHEMES.get(scheme) if colon else None
+    if scheme in REDIS:
+        raise UsageError(
+            "runs are kept in Redis no more; copy them once: triage runs copy "
+            f"{redact(text)} sqlite:///runs.db"
+        )
     if make is None:
         guess = nearest(scheme, _SCHEMES)
         if not colon:
             guess = f"did you mean {f'sqlite:///{redact(text)}'!r}?"
         raise UsageError(
             f'store {redact(text)!r} is not known; write "memory:", "sqlite:///runs.db", '
-            f'"postgresql://…", "redis://…" or give a Store{guess and f"; {guess}"}'
+            f'"postgresql://…" or give a Store{guess and f"; {guess}"}'
         )
     store = make(text)
     with _lock:
@@ -106,24 +113,8 @@ def _postgres(text: str) -> ThreadedStore:
     return PostgresStore(base, **options)
 
 
-def _redis(text: str) -> ThreadedStore:
-    from .redis import RedisStore
-
-    ours: dict[str, Callable[[str], Any]] = {
-        "prefix": str,
-        "persistence": str,
-        "wait_replicas": int,
-        "timeout": float,
-    }
-    base, options = _options(text, ours)
-    return RedisStore(base, **options)
-
-
 _SCHEMES: dict[str, Callable[[str], ThreadedStore]] = {
     "sqlite": _sqlite,
     "postgresql": _postgres,
     "postgres": _postgres,
-    "redis": _redis,
-    "rediss": _redis,
-    "unix": _redis,
 }
