@@ -29,7 +29,9 @@ from triage.testing.adapter_contract import (
     Script,
     World,
     asks,
+    benches_in,
     call,
+    play,
     provider,
     says,
 )
@@ -411,3 +413,18 @@ def test_every_form_of_a_limit_is_raised(options: dict[str, Any]) -> None:
     assert json.dumps(raised) == json.dumps(body).replace("50", "100")
     assert with_limit(body, 2, above=50) == body
     assert with_limit({"options": {"num_predict": -1}}, 2) == {"options": {"num_predict": -1}}
+
+
+# Loops that are not one's own ------------------------------------------------------------------------
+
+FRAMEWORKS = {bench.name: bench for bench in benches_in("benches")}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@table("name", FRAMEWORKS)
+async def test_no_change_is_made_of_an_answer_that_was_cut(name: str) -> None:
+    """What it asks for reads as a whole call: 3 cents, of 300."""
+    cut = asks(call("charge", cents=3), ended="length")
+    rules = (Rule(says("done"), "receipt 5"), Rule(asks(call("charge", cents=300))))
+    done = await play(FRAMEWORKS[name], Script(rules, faults={1: cut}))
+    done.check_done(deeds=["charge(300)"])
