@@ -1,12 +1,12 @@
-"""Databases of fleets for the tests, each with its tables, and a check of what every engine does."""
+"""Databases of fleets for the tests, each with its tables."""
 
 from __future__ import annotations
 
 import inspect
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import psycopg
@@ -15,7 +15,7 @@ from store_kinds import POSTGRES, missing
 
 from bench.fleet import storm
 from triage import Agent
-from triage.adapters import dbos, procrastinate
+from triage.adapters import dbos
 from triage.adapters.fleet import Fleet, Queue
 from triage.core import Deduplicated, UsageError
 from triage.stores import PostgresStore
@@ -38,37 +38,21 @@ async def idle(task: Any) -> Any:
     return task
 
 
-F = TypeVar("F", bound=Fleet)
-
-
-def _fleet(
-    kind: type[F], url: str, agents: Sequence[Agent[Any]], queues: Sequence[Queue], options: Any
-) -> F:
-    options.setdefault("name", f"f{uuid.uuid4().hex[:12]}")
-    return kind(agents or [Agent(idle)], PostgresStore(url), queues=queues, **options)
-
-
 def dbos_fleet(
-    url: str, agents: Sequence[Agent[Any]] = (), queues: Sequence[Queue] = (), **options: Any
+    url: str, agents: Sequence[Any] = (), queues: Sequence[Queue] = (), **options: Any
 ) -> dbos.Fleet:
     """A fleet on DBOS of a name of its own."""
-    return _fleet(dbos.Fleet, url, agents, queues, options)
-
-
-def procrastinate_fleet(
-    url: str, agents: Sequence[Agent[Any]] = (), queues: Sequence[Queue] = (), **options: Any
-) -> procrastinate.Fleet:
-    """A fleet on procrastinate of a name of its own."""
-    return _fleet(procrastinate.Fleet, url, agents, queues, options)
+    options.setdefault("name", f"f{uuid.uuid4().hex[:12]}")
+    return dbos.Fleet(agents or [Agent(idle)], PostgresStore(url), queues=queues, **options)
 
 
 @contextmanager
-def migrated(make: Callable[[str], Fleet]) -> Generator[str]:
-    """A database with the tables of a kind of fleet."""
+def migrated() -> Generator[str]:
+    """A database with the tables of a fleet."""
     with database() as url:
 
         async def migrate() -> None:
-            fleet = make(url)
+            fleet = dbos_fleet(url)
             await fleet.migrate()
             await fleet.close()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import triage
 from triage import Agent, FailurePolicy, Retry, Suspend
-from triage.adapters import dbos, procrastinate
+from triage.adapters import dbos
 from triage.adapters.fleet import Fleet, Queue
 
 from .world import World
@@ -78,10 +78,9 @@ options: dict[str, Any] = {
 }
 
 
-def made(engine: str, store: str) -> Fleet:
-    """Return the fleet on this engine, `dbos` or `procrastinate`."""
-    kinds: dict[str, type[Fleet]] = {"dbos": dbos.Fleet, "procrastinate": procrastinate.Fleet}
-    return kinds[engine](agents, store, **options)
+def made(store: str) -> Fleet:
+    """Return the fleet."""
+    return dbos.Fleet(agents, store, **options)
 
 
-fleet = made(os.environ.get("STORM_ENGINE", "dbos"), os.environ["STORM_STORE"])
+fleet = made(os.environ["STORM_STORE"])

@@ -1,8 +1,7 @@
-"""Compare the speed of fleets with plain DBOS and plain procrastinate: `python -m bench.fleet.speed`.
+"""Compare the speed of a fleet with plain DBOS: `python -m bench.fleet.speed`.
 
 Each run makes two calls with one effect each, on one worker. Measured are the runs per second and the time
-from enqueueing a run to its first effect. All have the same queue, and wait only for their database.
-procrastinate records no calls, so its plain job writes each down by hand, before and after.
+from enqueueing a run to its first effect. Both have the same queue, and wait only for their database.
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import procrastinate
 from dbos import DBOS, DBOSClient, DBOSPortableJSONSerializer
 
 import triage
 from triage import Agent
 from triage.adapters import dbos
-from triage.adapters import procrastinate as on_procrastinate
-from triage.adapters.fleet import Fleet, Queue, Worker
+from triage.adapters.fleet import Queue, Worker
 
 from .storm import database
 from .world import World
@@ -58,8 +55,6 @@ class Side:
 class Ours(Side):
     """A fleet of triage on DBOS."""
 
-    kind: type[Fleet] = dbos.Fleet
-
     def __init__(self, store: str, world: World) -> None:
         super().__init__(store, world)
 
@@ -73,7 +68,7 @@ class Ours(Side):
 
         queue = Queue("desk", worker_concurrency=WORKERS, polling_s=POLL_S)
         options: dict[str, Any] = {"queues": [queue]}
-        self.fleet = self.kind([Agent(desk, name="desk")], store, **options)
+        self.fleet = dbos.Fleet([Agent(desk, name="desk")], store, **options)
 
     async def prepare(self) -> None:
         await self.fleet.migrate()
@@ -83,12 +78,6 @@ class Ours(Side):
 
     async def work(self) -> None:
         await Worker(self.fleet).run()
-
-
-class OursOnProcrastinate(Ours):
-    """A fleet of triage on procrastinate."""
-
-    kind = on_procrastinate.Fleet
 
 
 class PlainDBOS(Side):
@@ -141,48 +130,8 @@ class PlainDBOS(Side):
         await asyncio.Event().wait()
 
 
-class PlainProcrastinate(Side):
-    """Plain procrastinate, with both calls in one job, which writes them down as one would by hand."""
-
-    def __init__(self, store: str, world: World) -> None:
-        super().__init__(store, world)
-        self.app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=store))
-
-        @self.app.task(name="desk", queue="desk")
-        async def desk(task: str) -> None:
-            for key in (f"{task}/0", f"{task}/1"):
-                await self._write(_BEGUN, key)
-                world.do(key)
-                await self._write(_DONE, key)
-
-        self.desk = desk
-
-    async def _write(self, statement: str, key: str) -> None:
-        await self.app.connector.execute_query_async(statement, key=key)
-
-    async def prepare(self) -> None:
-        await self.app.open_async()
-        await self.app.schema_manager.apply_schema_async()
-        await self.app.connector.execute_query_async(_CALLS)
-
-    async def enqueue(self, name: str) -> None:
-        await self.desk.defer_async(task=name)
-
-    async def work(self) -> None:
-        async with self.app.open_async():
-            await self.app.run_worker_async(
-                queues=["desk"], concurrency=WORKERS, fetch_job_polling_interval=POLL_S
-            )
-
-
-_CALLS = "CREATE TABLE calls (key text PRIMARY KEY, done boolean NOT NULL DEFAULT false)"
-_BEGUN = "INSERT INTO calls (key) VALUES (%(key)s) ON CONFLICT DO NOTHING"
-_DONE = "UPDATE calls SET done = true WHERE key = %(key)s"
-
-
 SIDES: dict[str, tuple[type[Side], type[Side]]] = {
     "dbos": (Ours, PlainDBOS),
-    "procrastinate": (OursOnProcrastinate, PlainProcrastinate),
 }
 NAMES = {side.__name__: side for pair in SIDES.values() for side in pair}
 

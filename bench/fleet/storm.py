@@ -86,7 +86,6 @@ class Leave:
 class Storm:
     """One storm: its options, its workers and what has been counted."""
 
-    engine: str
     store: str
     folder: Path
     runs: int
@@ -118,12 +117,11 @@ class Storm:
             "STORM_EFFECTS": str(self.folder / "effects"),
             "STORM_LEASE_S": str(self.lease_s),
             "STORM_DRAIN_S": str(self.drain_s),
-            "STORM_ENGINE": self.engine,
         }
         os.environ.update(self.env)
         from .agents import made
 
-        self.fleet = made(self.engine, self.store)
+        self.fleet = made(self.store)
 
     @property
     def strikes(self) -> int:
@@ -306,7 +304,7 @@ class Storm:
             answering.cancel()
         found = await self._judged(left)
         await self.fleet.close()
-        return {"engine": self.engine, **found, "seconds": round(seconds, 1)}
+        return {**found, "seconds": round(seconds, 1)}
 
     async def _keep_answering(self) -> None:
         while True:
@@ -466,7 +464,6 @@ def _lives(number: int) -> bool:
 
 
 async def storm(
-    engine: str,
     *,
     runs: int,
     kills: int,
@@ -482,14 +479,13 @@ async def storm(
     with tempfile.TemporaryDirectory() as made, database() as store:
         folder = made if keep is None else tempfile.mkdtemp(dir=keep)
         rng = random.Random(seed)
-        found = Storm(engine, store, Path(folder), runs, kills, workers, lease_s, drain_s, rng)
+        found = Storm(store, Path(folder), runs, kills, workers, lease_s, drain_s, rng)
         return await found.rage(patience_s, restarts)
 
 
 def main() -> int:
     """Run the command line; return 1 if the fleet broke a promise or a run went on late, else 0."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--engine", default="dbos")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--workers", type=int, default=4)
@@ -505,7 +501,6 @@ def main() -> int:
     )  # so that the database is dropped
     found = asyncio.run(
         storm(
-            given.engine,
             runs=given.runs,
             kills=given.kills,
             workers=given.workers,

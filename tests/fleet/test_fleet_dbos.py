@@ -27,12 +27,6 @@ from triage.stores import SQLiteStore
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
-@pytest.fixture(scope="module")
-def kind() -> Any:
-    """DBOS alone."""
-    return dbos_fleet
-
-
 @triage.tool(effect="once")
 async def pay(to: str) -> str:
     return f"{to} is paid"

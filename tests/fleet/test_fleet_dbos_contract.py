@@ -19,17 +19,12 @@ from triage.adapters.dbos import DBOSEngine, Fleet, Queue, Worker
 from triage.adapters.fleet import Job, Ticket
 from triage.core import UsageError
 from triage.stores import PostgresStore
-from triage.testing.fleet_contract import until
+
+from .promises import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 POLL_S = 0.05
-
-
-@pytest.fixture(scope="module")
-def kind() -> Any:
-    """DBOS alone."""
-    return dbos_fleet
 
 
 def rows(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:

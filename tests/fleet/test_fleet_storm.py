@@ -62,10 +62,10 @@ def test_a_small_storm_loses_nothing_and_repeats_nothing_beyond_what_is_promised
 async def test_a_worker_that_dies_at_its_start_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("STORE", "EFFECTS", "LEASE_S", "DRAIN_S", "ENGINE"):
+    for name in ("STORE", "EFFECTS", "LEASE_S", "DRAIN_S"):
         monkeypatch.setenv(f"STORM_{name}", "")  # the storm sets them; afterwards they are unset
     with database() as url:
-        storm = Storm("dbos", url, tmp_path, 1, 1, 1, 10.0, 1.0, random.Random(1))
+        storm = Storm(url, tmp_path, 1, 1, 1, 10.0, 1.0, random.Random(1))
         async with storm.workers_may_begin():
             beginning = asyncio.ensure_future(storm.begin_worker())
             while not storm.failed_starts:  # there are no tables

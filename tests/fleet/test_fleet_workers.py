@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from triage import Agent
 from triage.adapters.dbos import DBOSEngine
 from triage.adapters.fleet import Carry, Due, Fleet, Queue, Ticket, Worker
-from triage.adapters.procrastinate import ProcrastinateEngine
 from triage.stores import PostgresStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 WAIT_S = 30.0
 
 
-class Slow:
+class SlowDBOS(DBOSEngine):
     """An engine whose database takes its time to put a job back."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -33,7 +32,7 @@ class Slow:
         """Put jobs back once `ready` is set."""
         self.asked.set()
         await self.ready.wait()
-        await super().requeue(tickets)  # type: ignore[misc] # an engine's
+        await super().requeue(tickets)
         self.told.append("put back")
 
     @asynccontextmanager
@@ -42,29 +41,18 @@ class Slow:
     ) -> AsyncGenerator[Callable[[], None]]:
         """Note when the engine hears how a job ended."""
 
-        async def heard(job: Any) -> Mapping[str, Any]:
+        async def heard(job: Any) -> dict[str, Any]:
             try:
                 return await carry(job)
             finally:
                 self.told.append("ended")
 
-        async with super().serve(worker, queues, heard, due) as leave:  # type: ignore[misc]
+        async with super().serve(worker, queues, heard, due) as leave:
             yield leave
 
 
-class SlowDBOS(Slow, DBOSEngine):
-    """DBOS."""
-
-
-class SlowProcrastinate(Slow, ProcrastinateEngine):
-    """procrastinate."""
-
-
-ENGINES: dict[str, Any] = {"dbos": SlowDBOS, "procrastinate": SlowProcrastinate}
-
-
 async def test_a_run_is_back_in_its_queue_before_the_engine_hears_that_its_worker_dropped_it(
-    kind: Any, url: str
+    url: str,
 ) -> None:
     begun = asyncio.Event()
 
@@ -73,7 +61,7 @@ async def test_a_run_is_back_in_its_queue_before_the_engine_hears_that_its_worke
         await asyncio.sleep(3600)
 
     store = PostgresStore(url)
-    engine = ENGINES[kind(url).engine.name](store, name="slow")
+    engine = SlowDBOS(store, name="slow")
     fleet = Fleet(
         [Agent(desk, name="desk")], store, engine=engine, queues=[Queue("desk", polling_s=0.1)]
     )

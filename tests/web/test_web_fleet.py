@@ -64,7 +64,7 @@ async def shown(url: str) -> Shown:
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[Shown]:
-    with migrated(dbos_fleet) as url:
+    with migrated() as url:
         yield anyio.run(shown, url)
 
 

@@ -66,7 +66,6 @@ PACKAGES = (
     Package("uvicorn", "web", "0.34", "0.54.0"),
     Package("opentelemetry-api", "otel", "1.39", "1.44.0"),
     Package("dbos", "dbos", "3.4", "3.4.0"),
-    Package("procrastinate", "procrastinate", "3.10", "3.10.0"),
 )
 """What triage works with, the oldest version that it takes and the one that it was tested with."""
 

@@ -1,7 +1,7 @@
 """Runs on more than one machine: queues in Postgres, workers anywhere, one journal.
 
-`triage.adapters.dbos` and `triage.adapters.procrastinate` each provide a `Fleet` with its own queue engine.
-This package holds the code they share, and the protocol that another engine would implement.
+`triage.adapters.dbos` provides the `Fleet`, with DBOS as its queue engine. This package holds what is not
+DBOS's own.
 """
 
 from __future__ import annotations

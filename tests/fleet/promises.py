@@ -1,13 +1,4 @@
-"""Checks of what every fleet engine must do, to run against your own.
-
-    @pytest.mark.parametrize("check", fleet_checks, ids=lambda check: check.__name__)
-    async def test_my_engine_keeps_the_contract(check):
-        await check(make)
-
-`make(agents, queues, lease_s)` returns a `Fleet` on the engine, with its tables created and a name that no
-other fleet has. `await fleet_contract(make)` runs all checks. The checks need asyncio, as workers do, and
-take a few seconds each. Checks of abilities that the engine does not declare are skipped.
-"""
+"""What a fleet must do, as checks of fleets that `make` makes; they take a few seconds each."""
 
 from __future__ import annotations
 
@@ -25,8 +16,6 @@ from triage import Agent, Suspend
 from triage.adapters.fleet import Deduplicated, Fleet, Job, Queue, Ticket, Worker
 from triage.core import RunOver, UnknownRun, UsageError
 from triage.strategies import FailurePolicy
-
-__all__ = ["fleet_checks", "fleet_contract"]
 
 Make = Callable[[Sequence[Agent[Any]], Sequence[Queue], float], Fleet]
 Check = Callable[[Make], Awaitable[None]]
@@ -601,9 +590,3 @@ async def a_worker_that_stops_gives_its_runs_to_the_next(make: Make) -> None:
 
 
 fleet_checks: tuple[Check, ...] = tuple(_checks)
-
-
-async def fleet_contract(make: Make) -> None:
-    """Run all checks on fleets that `make` returns."""
-    for one in fleet_checks:
-        await one(make)
