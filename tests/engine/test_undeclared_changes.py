@@ -83,11 +83,15 @@ class World:
     ) -> Agent[Any]:
         return Agent(self.loop(tools), environment=VirtualTime(), **options)
 
-    def loop(self, tools: dict[str, Callable[..., Any]] | None = None) -> Callable[[str], Any]:
+    def loop(
+        self, tools: dict[str, Callable[..., Any]] | None = None, kept: list[Any] | None = None
+    ) -> Callable[[str], Any]:
+        """An ordinary loop. kept: its messages, where it goes on with them by itself."""
         known = tools or {}
 
         async def loop(task: str) -> str:
-            messages: list[Any] = [{"role": "user", "content": task}]
+            messages: list[Any] = [] if kept is None else kept
+            messages += [] if messages else [{"role": "user", "content": task}]
             async with self.client() as client:
                 while True:
                     body = {"model": "m", "messages": messages}
@@ -249,6 +253,22 @@ async def test_an_object_of_a_framework_goes_on_from_its_turns() -> None:
 
     assert await triage.wrap(Crew(), environment=VirtualTime()).run("t") == "done"
     assert world.made.count("send_mail") == 1
+
+
+async def test_a_client_that_keeps_its_messages_is_not_told_them_twice() -> None:
+    world = World(["send_mail"], ["look"], look=1)
+    sent: list[str] = []
+    answer = world.answer
+
+    def noted(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request.content.decode())
+        return answer(request)
+
+    world.answer = noted  # type: ignore[method-assign]
+    agent = Agent(world.loop(kept=[]), environment=VirtualTime(), durability=CARRY)
+    assert await agent.run("t") == "done"
+    assert world.made.count("send_mail") == 1
+    assert max(text.count('"tool_calls"') for text in sent) == 2
 
 
 async def test_a_person_may_have_the_model_of_a_bare_function_go_on(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ from triage.engine import (
     answers,
     asked_in,
     current,
-    goes_on,
     is_held,
     tally,
 )
@@ -294,11 +293,9 @@ def carried(run: Recorder) -> tuple[Turn, ...]:
     """The turns of earlier attempts that a conversation of this one may begin with, after a Replan, and
     where changes that nothing has recorded would be made again otherwise.
 
-    Report each turn that it does begin with by `use`. Empty for a function that may keep other state.
+    Report each turn that it does begin with by `use`.
     """
     state = run.session.state
-    if not (state.carried or goes_on(run.session) or records_tools(run)):
-        return ()
     steps: list[tuple[int, Step]] = []
     seen: set[FailureType] = set()
     for past in state.history:

@@ -6,9 +6,17 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from triage.adapters.conversations import Turn, carried, continued, guidance_text, repaired, use
+from triage.adapters.conversations import (
+    Turn,
+    carried,
+    continued,
+    guidance_text,
+    records_tools,
+    repaired,
+    use,
+)
 from triage.core.messages.base import Asked, ProviderWire
-from triage.engine import Run, says_the_same
+from triage.engine import Run, goes_on, says_the_same
 
 from .bodies import response_in
 
@@ -36,7 +44,9 @@ class Carrying:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        turns = carried(run)
+        # A function that may keep other state than its conversation begins a new one.
+        goes_on_here = run.session.state.carried or goes_on(run.session) or records_tools(run)
+        turns = carried(run) if goes_on_here else ()
         names = dict.fromkeys(one.conversation for one in turns if one.kind == "model")
         self._waiting = {
             name: [one for one in turns if one.kind == "tool" or one.conversation == name]
