@@ -140,6 +140,14 @@ def _reader(library: ModuleType, method: _Method, original: Any) -> Any:
 def _seen(original: Any, current: ContextVar[Any], make: Callable[[], Any]) -> Any:
     """The method in place of the original one. make: the one that records, made when it is first needed."""
     made: list[Any] = []
+
+    def ready() -> Any:
+        try:
+            return make()
+        except Exception:
+            _log.exception("requests through %s are not seen", original.__qualname__)
+            return original
+
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
@@ -147,7 +155,7 @@ def _seen(original: Any, current: ContextVar[Any], make: Callable[[], Any]) -> A
             if current.get() is None and not open_attempts:
                 return await original(*args, **kwargs)
             if not made:  # files are read for it, which an event loop is not to wait for
-                made.append(await to_thread.run_sync(make))
+                made.append(await to_thread.run_sync(ready))
             return await made[0](*args, **kwargs)
 
         return asynchronous
@@ -157,7 +165,7 @@ def _seen(original: Any, current: ContextVar[Any], make: Callable[[], Any]) -> A
         if current.get() is None and not open_attempts:
             return original(*args, **kwargs)
         if not made:
-            made.append(make())
+            made.append(ready())
         return made[0](*args, **kwargs)
 
     return synchronous

@@ -13,7 +13,8 @@ import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from .bodies import Kept, body_of, content_type, is_stream, kept
-from .requests import ModelRequest, RefusedRequest, Tee, model_request, passed, untouched
+from .guarding import Guarded, Passage
+from .requests import ModelRequest, RefusedRequest, model_request, passed, untouched
 
 __all__ = ["recording"]
 
@@ -28,26 +29,53 @@ def recording(_library: Any, _name: str, original: Any, *, hint: bool = True) ->
     """
 
     async def request(self: Any, method: str, str_or_url: Any, **options: Any) -> Any:
-        asked = _asked(self, method, str_or_url, options, hint=hint)
-        if asked is None:
+        way = Passage(original)
+        try:
+            return await _request(way, self, method, str_or_url, dict(options), hint=hint)
+        except Exception as error:
+            way.forgive(error)
+        response = way.answer
+        if response is None:
             return await original(self, method, str_or_url, **options)
-        # Checked here: an exception of the original one would hide the body of the answer.
-        checked = options.pop("raise_for_status", None)
-        call = asked.begin()
-        if call.known is not None:
-            response = await _given(self, method, str_or_url, options, call.known)
-        else:
-            options["raise_for_status"] = False
-            with call.passing():
-                response = await _live(original, self, method, str_or_url, options, asked, call)
-        await _check(response, checked=self.raise_for_status if checked is None else checked)
+        if response._body is not None:  # it was read by us
+            response.content = aiohttp.StreamReader(
+                _NO_PROTOCOL, _LIMIT, loop=asyncio.get_running_loop()
+            )
+            response.content.feed_data(response._body)
+            response.content.feed_eof()
+        checked = options.get("raise_for_status")
+        checked = self.raise_for_status if checked is None else checked
+        if callable(checked):
+            await checked(response)
+        elif checked:
+            response.raise_for_status()
         return response
 
     return request
 
 
+async def _request(
+    way: Passage, session: Any, method: str, str_or_url: Any, options: dict[str, Any], *, hint: bool
+) -> Any:
+    asked = _asked(session, method, str_or_url, options, hint=hint)
+    if asked is None:
+        return await way.send_async(session, method, str_or_url, **options)
+    # Checked here: an exception of the original one would hide the body of the answer.
+    checked = options.pop("raise_for_status", None)
+    call = asked.begin()
+    if call.known is not None:
+        response = await _given(session, method, str_or_url, options, call.known)
+    else:
+        options["raise_for_status"] = False
+        with call.passing():
+            response = await _live(way, session, method, str_or_url, options, asked, call)
+    checked = session.raise_for_status if checked is None else checked
+    await _check(way, response, checked=checked)
+    return response
+
+
 async def _live(
-    original: Any,
+    way: Passage,
     session: Any,
     method: str,
     str_or_url: Any,
@@ -62,13 +90,13 @@ async def _live(
             with passed():
                 sent = _sent(asked, options)
                 url = _addressed(asked, session, str_or_url)
-                response = await original(session, method, url, **sent)
+                response = await way.send_async(session, method, url, **sent)
             headers = response.headers
             if response.status < 400 and is_stream(content_type(headers)):
                 tee = asked.tee(call, response.status, headers.items())
-                response.content = _Teed(response.content, tee, limit)
+                response.content = _Teed(response.content, Guarded(tee), limit)
                 return response
-            body = await response.read()
+            body = await way.read_async(response.read)
         except Exception as error:
             if await call.mended(error):
                 continue
@@ -86,13 +114,15 @@ async def _live(
         return response
 
 
-async def _check(response: Any, *, checked: bool | Callable[[Any], Awaitable[None]]) -> None:
+async def _check(
+    way: Passage, response: Any, *, checked: bool | Callable[[Any], Awaitable[None]]
+) -> None:
     """Refuse a status as the session would have."""
     try:
         if callable(checked):
-            await checked(response)
+            await way.read_async(checked, response)
         elif checked:
-            response.raise_for_status()
+            way.read(response.raise_for_status)
     except BaseException:
         response.close()
         raise
@@ -246,7 +276,7 @@ class _Teed(aiohttp.StreamReader):
 
     __slots__ = ("_inner", "_tee")
 
-    def __init__(self, inner: aiohttp.StreamReader, tee: Tee, limit: int) -> None:
+    def __init__(self, inner: aiohttp.StreamReader, tee: Guarded, limit: int) -> None:
         super().__init__(_NO_PROTOCOL, limit, loop=asyncio.get_running_loop())
         self._inner = inner
         self._tee = tee
@@ -257,7 +287,7 @@ class _Teed(aiohttp.StreamReader):
         try:
             chunk, ends = await self._inner.readchunk()
             if chunk:
-                tee.feed(chunk)
+                tee.keep(chunk)
                 self.feed_data(chunk)
             elif not ends:
                 tee.end()
@@ -268,8 +298,7 @@ class _Teed(aiohttp.StreamReader):
             tee.failed(error)
             self.set_exception(error)
             raise
-        if tee.over:
-            await tee.recording.durable()
+        await tee.durable()
 
     async def wait_eof(self) -> None:
         while not self.is_eof():

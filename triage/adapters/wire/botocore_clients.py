@@ -17,9 +17,9 @@ from typing import Any
 from triage.adapters.calls import Stream
 
 from .bodies import Kept, body_of, content_type, is_stream
+from .guarding import Guarded, Passage, passing
 from .requests import (
     ModelRequest,
-    Tee,
     is_streamed,
     model_request,
     passed,
@@ -33,9 +33,17 @@ __all__ = ["recording"]
 
 def recording(_library: Any, name: str, original: Any) -> Any:
     """The method that records, in place of one of `Endpoint`."""
+    BotoCoreError = import_module("botocore.exceptions").BotoCoreError  # noqa: N806 - a class
 
     def make_request(self: Any, operation_model: Any, request_dict: Any) -> Any:
-        return _make_request(original, self, operation_model, request_dict)
+        way = Passage(original)
+        try:
+            return _make_request(way.send, self, operation_model, request_dict)
+        except Exception as error:
+            way.forgive(error)
+        if way.answer is None:
+            return original(self, operation_model, request_dict)
+        return way.answer
 
     def needs_retry(self: Any, *args: Any, **options: Any) -> Any:
         # Behind a wait of ours the client starts anew: its retries would multiply with ours.
@@ -44,7 +52,14 @@ def recording(_library: Any, name: str, original: Any) -> Any:
 
     def send(self: Any, request: Any) -> Any:
         logical = _logical.get()
-        return original(self, request) if logical is None else logical.send(original, self, request)
+        if logical is None:
+            return original(self, request)
+        way = Passage(original, BotoCoreError)
+        try:
+            return logical.send(way, self, request)
+        except Exception as error:
+            way.forgive(error)
+        return original(self, request) if way.answer is None else way.answer
 
     return {"make_request": make_request, "_needs_retry": needs_retry, "_send": send}[name]
 
@@ -121,7 +136,7 @@ class _LogicalCall:
         finally:
             _logical.reset(token)
 
-    def send(self, original: Any, endpoint: Any, request: Any) -> Any:
+    def send(self, way: Passage, endpoint: Any, request: Any) -> Any:
         """Send one request, or give the recorded answer."""
         if self._call.known is not None:
             self.is_kept = True
@@ -131,14 +146,15 @@ class _LogicalCall:
         if self._is_read:
             request.stream_output = False  # read inside, where its errors become the client's own
         try:
-            response = original(endpoint, request)
+            response = way.send(endpoint, request)
             if is_streamed(response):
                 self.is_kept = True
                 headers = response.headers.items()
                 tee = self._asked.tee(self._call, response.status_code, headers)
-                response.raw = _Teed(response.raw, tee)
+                response.raw = _Teed(response.raw, Guarded(tee))
             else:
-                response.raw = _raw(_whole(request, response))
+                body = way.read(lambda: response.content)
+                response.raw = _raw(_whole(request, response, body))
                 self.failed = refused(response)
         except Exception as error:
             self.failed = error
@@ -159,9 +175,8 @@ def _given(request: Any, known: Kept) -> Any:
     return made(request.url, known["status"], headers, _raw(body))
 
 
-def _whole(request: Any, response: Any) -> bytes:
+def _whole(request: Any, response: Any, body: bytes) -> bytes:
     """The body of a response. Raises the client's own error for one that ends early, which passes there."""
-    body: bytes = response.content
     length = response.headers.get("content-length", "")
     if length.isdigit() and len(body) < int(length):
         raise import_module("botocore.exceptions").ConnectionClosedError(endpoint_url=request.url)
@@ -177,11 +192,11 @@ def _raw(body: bytes) -> Any:
 class _Teed:
     """The bytes of a stream, shown to a tee before they are given on."""
 
-    def __init__(self, raw: Any, tee: Tee) -> None:
+    def __init__(self, raw: Any, tee: Guarded) -> None:
         self._raw, self._tee = raw, tee
 
     def stream(self, *args: Any, **options: Any) -> Iterator[bytes]:
-        return self._tee.passing(self._raw.stream(*args, **options))
+        return passing(self._tee, self._raw.stream(*args, **options))
 
     def close(self) -> None:
         self._tee.left()

@@ -11,9 +11,9 @@ from typing import Any
 from triage.adapters.calls import Stream
 
 from .bodies import Kept, body_of
+from .guarding import Guarded, Passage, passing
 from .requests import (
     ModelRequest,
-    Tee,
     is_streamed,
     model_request,
     passed,
@@ -33,36 +33,53 @@ def recording(
     library: the module httpx or httpx2. hint: False leaves hints to the agent's own code. explicit: it is
     wanted for this one client, whatever else records or passes what the run asks models.
     """
-    sends = _Sends(library, original, hint=hint, explicit=explicit)
+    sends = _Sends(library, hint=hint, explicit=explicit)
     if not inspect.iscoroutinefunction(original):
 
         def send_sync(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-            return sends.send_sync(self, request, stream=stream, options=options)
+            way = Passage(original)
+            try:
+                return sends.send_sync(way, self, request, stream=stream, options=options)
+            except Exception as error:
+                way.forgive(error)
+            if way.answer is None:
+                return original(self, request, stream=stream, **options)
+            if not stream:
+                way.answer.read()
+            return way.answer
 
         return send_sync
 
     async def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        return await sends.send(self, request, stream=stream, options=options)
+        way = Passage(original)
+        try:
+            return await sends.send(way, self, request, stream=stream, options=options)
+        except Exception as error:
+            way.forgive(error)
+        if way.answer is None:
+            return await original(self, request, stream=stream, **options)
+        if not stream:
+            await way.answer.aread()
+        return way.answer
 
     return send
 
 
 class _Sends:
-    """What `send` does. original: the method of the library."""
+    """What `send` does."""
 
-    def __init__(self, library: Any, original: Any, *, hint: bool, explicit: bool) -> None:
+    def __init__(self, library: Any, *, hint: bool, explicit: bool) -> None:
         self._explicit = explicit
         self._library = library
-        self._original = original
         self._hint = hint
         self._async_tee, self._tee, self._whole = _streams_of(library)
 
     async def send(
-        self, client: Any, request: Any, *, stream: bool, options: dict[str, Any]
+        self, way: Passage, client: Any, request: Any, *, stream: bool, options: dict[str, Any]
     ) -> Any:
         asked = self._asked(request)
         if asked is None:
-            return await self._original(client, request, stream=stream, **options)
+            return await way.send_async(client, request, stream=stream, **options)
         call = asked.begin()
         if call.known is not None:
             return self._given(client, request, call.known, stream=stream)
@@ -71,10 +88,10 @@ class _Sends:
                 try:
                     with passed():
                         sent = self._sent(asked, request)
-                        response = await self._original(client, sent, stream=True, **options)
+                        response = await way.send_async(client, sent, stream=True, **options)
                     if is_streamed(response):
                         break
-                    await response.aread()
+                    await way.read_async(response.aread)
                 except Exception as error:
                     if await call.mended(error):
                         continue
@@ -86,13 +103,15 @@ class _Sends:
                     return response
             self._swap(self._async_tee, asked, call, response)
             if not stream:
-                await response.aread()
+                await way.read_async(response.aread)
             return response
 
-    def send_sync(self, client: Any, request: Any, *, stream: bool, options: dict[str, Any]) -> Any:
+    def send_sync(
+        self, way: Passage, client: Any, request: Any, *, stream: bool, options: dict[str, Any]
+    ) -> Any:
         asked = self._asked(request)
         if asked is None:
-            return self._original(client, request, stream=stream, **options)
+            return way.send(client, request, stream=stream, **options)
         call = asked.begin()
         if call.known is not None:
             return self._given(client, request, call.known, stream=stream)
@@ -101,10 +120,10 @@ class _Sends:
                 try:
                     with passed():
                         sent = self._sent(asked, request)
-                        response = self._original(client, sent, stream=True, **options)
+                        response = way.send(client, sent, stream=True, **options)
                     if is_streamed(response):
                         break
-                    response.read()
+                    way.read(response.read)
                 except Exception as error:
                     if call.mended_sync(error):
                         continue
@@ -116,7 +135,7 @@ class _Sends:
                     return response
             self._swap(self._tee, asked, call, response)
             if not stream:
-                response.read()
+                way.read(response.read)
             return response
 
     def _asked(self, request: Any) -> ModelRequest | None:
@@ -169,13 +188,13 @@ class _Sends:
             return
         coded = {"content-encoding": response.headers.get("content-encoding", "")}
         decoder = self._library.Response(200, headers=coded)._get_content_decoder()
-        response.stream = kind(response.stream, decoder, tee)
+        response.stream = kind(response.stream, decoder, Guarded(tee))
 
 
 class _Teed:
     """A stream of bytes that shows them to a tee before it gives them on."""
 
-    def __init__(self, stream: Any, decoder: Any, tee: Tee) -> None:
+    def __init__(self, stream: Any, decoder: Any, tee: Guarded) -> None:
         self._stream, self._decoder, self._tee = stream, decoder, tee
 
     def _decoded(self, chunk: bytes) -> bytes:
@@ -188,9 +207,8 @@ class _AsyncTeed(_Teed):
         tee = self._tee
         try:
             async for chunk in self._stream:
-                tee.feed(self._decoded(chunk))
-                if tee.over:
-                    await tee.recording.durable()
+                tee.keep(chunk, self._decoded)
+                await tee.durable()
                 yield chunk
         except BaseException as error:
             tee.failed(error)
@@ -204,7 +222,7 @@ class _AsyncTeed(_Teed):
 
 class _SyncTeed(_Teed):
     def __iter__(self) -> Iterator[bytes]:
-        return self._tee.passing(self._stream, self._decoded)
+        return passing(self._tee, self._stream, self._decoded)
 
     def close(self) -> None:
         self._tee.left()

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -435,21 +435,6 @@ class Tee:
         self._pieces: list[Any] = []
         self._overheard: Overheard = request.overheard
         self._overheard.open.append(self)
-
-    def passing(
-        self, chunks: Iterable[bytes], decode: Callable[[bytes], bytes] = bytes
-    ) -> Iterator[bytes]:
-        """Give on the chunks of a body as they come, each after it is kept. decode: for reading it."""
-        try:
-            for chunk in chunks:
-                self.feed(decode(chunk))
-                if self.over:
-                    self.recording.durable_sync()
-                yield chunk
-        except BaseException as error:
-            self.failed(error)
-            raise
-        self.end()
 
     def feed(self, chunk: bytes) -> None:
         """Keep decoded bytes, before they are given on."""
