@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import aiohttp
+import anyio
 import httpx
 import pytest
 from blockbuster import BlockBuster
@@ -440,6 +442,35 @@ async def test_what_cannot_be_read_passes_untouched(options: dict[str, Any]) -> 
     with serving(whole) as server:
         result, steps = await ended(lambda: outcome(post(server, **options), READS["text"]))
     assert (result, steps) == (WHOLE, [])
+
+
+UNREAD = """
+import asyncio, logging, sys
+import aiohttp, httpx
+from triage import Agent
+
+logging.basicConfig(level=logging.DEBUG)
+
+async def pieces():
+    yield b"{}"
+
+async def agent(task):
+    async with aiohttp.ClientSession() as session, httpx.AsyncClient() as client:
+        for _ in range(2):
+            await session.post(sys.argv[1], data=pieces(), headers={"content-length": "2"})
+            await client.post(sys.argv[1], content=pieces(), headers={"content-length": "2"})
+
+Agent(agent).run_sync("t")
+"""
+
+
+async def test_the_log_says_once_why_a_request_is_not_recorded() -> None:
+    with serving(whole) as server:
+        url = f"{server.url}/v1/chat/completions"
+        done = await anyio.run_process([sys.executable, "-c", UNREAD, url])
+        assert len(server.requests) == 4
+    for library in ("aiohttp", "httpx"):
+        assert done.stderr.decode().count(f"a request by {library} is not recorded") == 1
 
 
 # Others that stand at the same place ----------------------------------------------------------------

@@ -14,7 +14,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from .bodies import Kept, body_of, content_type, is_stream, kept
 from .guarding import Guarded, Passage
-from .requests import ModelRequest, RefusedRequest, model_request, passed, untouched
+from .requests import ModelRequest, RefusedRequest, model_request, note_unread, passed, untouched
 
 __all__ = ["recording"]
 
@@ -141,7 +141,11 @@ def _asked(
         return None
     content = _content(session, options)
     decoded = options.get("auto_decompress")
-    if content is None or not (session.auto_decompress if decoded is None else decoded):
+    if content is None:
+        note_unread("aiohttp", "its body is no text, or comes in pieces")
+        return None
+    if not (session.auto_decompress if decoded is None else decoded):
+        note_unread("aiohttp", "its answer is not decompressed")
         return None
     headers = [*session.headers.items(), *CIMultiDict(options.get("headers") or ()).items()]
     return model_request(method, path, headers, content, hint=hint)

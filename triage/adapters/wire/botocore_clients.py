@@ -22,6 +22,7 @@ from .requests import (
     ModelRequest,
     is_streamed,
     model_request,
+    note_unread,
     passed,
     record,
     refused,
@@ -97,7 +98,10 @@ def _is_async(endpoint: Any) -> bool:
 
 def _asked(request: dict[str, Any]) -> ModelRequest | None:
     method, path, body = (request.get(name, "") for name in ("method", "url_path", "body"))
-    if untouched(method, path) or not isinstance(body, bytes | str):
+    if untouched(method, path):
+        return None
+    if not isinstance(body, bytes | str):
+        note_unread("botocore", "its body is no text")
         return None
     return model_request(method, path, (), body)  # signed later
 

@@ -16,6 +16,7 @@ from .requests import (
     ModelRequest,
     is_streamed,
     model_request,
+    note_unread,
     passed,
     record,
     refused,
@@ -143,7 +144,8 @@ class _Sends:
             return None
         try:
             content = request.content
-        except self._library.RequestNotRead:  # an upload in pieces asks no model
+        except self._library.RequestNotRead:
+            note_unread(self._library.__name__, "its body comes in pieces")
             return None
         headers = request.headers.items()
         return model_request(request.method, request.url.path, headers, content, hint=self._hint)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -108,6 +109,12 @@ def note_unseen() -> None:
 
 def _is_seen(run: Recorder) -> bool:
     return not (run.over or records_models(run))
+
+
+@cache
+def note_unread(library: str, why: str) -> None:
+    """Say once why a request that may ask a model passes unrecorded."""
+    _log.debug("a request by %s is not recorded: %s", library, why)
 
 
 class RefusedRequest(Exception):
