@@ -9,17 +9,14 @@ from triage.adapters.otel.names import INSTRUMENTS
 
 PAGE = Path(__file__).with_name("telemetry.md")
 BEGIN, END = "<!-- metrics -->\n", "<!-- end of metrics -->"
-_SUFFIX = {"counter": "_total", "histogram": "", "updown": ""}
 
 
 def table() -> str:
-    """The metrics, each with its names and its labels."""
-    rows = ["| OpenTelemetry | Prometheus | by | counts |", "|---|---|---|---|"]
-    for one in INSTRUMENTS:
-        prometheus = f"`{one.prometheus}{_SUFFIX[one.kind]}`" if one.prometheus else ""
-        labels = ", ".join((one.labels or {}).values())
-        rows.append(f"| `{one.name}` | {prometheus} | {labels} | {one.help.rstrip('.')} |")
-    return "\n".join(rows) + "\n"
+    """The metrics, each with what it counts by."""
+    rows = [
+        f"| `{one.name}` | {', '.join(one.by)} | {one.help.rstrip('.')} |" for one in INSTRUMENTS
+    ]
+    return "\n".join(("| metric | by | counts |", "|---|---|---|", *rows, ""))
 
 
 def page(text: str) -> str:

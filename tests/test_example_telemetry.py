@@ -34,14 +34,10 @@ def test_the_example_sends_one_trace_in_which_nothing_is_paid_twice() -> None:
 
 def test_the_compose_file_starts_what_the_example_and_the_page_name() -> None:
     compose = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
-    assert set(compose["services"]) == {"jaeger", "prometheus"}
+    assert set(compose["services"]) == {"jaeger"}
     ports = compose["services"]["jaeger"]["ports"]
     assert ports == ["127.0.0.1:16686:16686", "127.0.0.1:4318:4318"]
-    scrape = yaml.safe_load(compose["configs"]["scrape"]["content"])
-    (job,) = scrape["scrape_configs"]
-    assert job["static_configs"] == [{"targets": ["127.0.0.1:9464"]}]
     page = (FOLDER.parents[1] / "docs" / "telemetry.md").read_text(encoding="utf-8")
-    assert "--metrics 9464" in page
     assert "127.0.0.1:16686" in page
 
 

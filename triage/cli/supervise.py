@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Generator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import anyio
 import anyio.to_thread
@@ -22,11 +21,9 @@ from anyio.abc import TaskStatus
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from triage.adapters.otel import CONTENT_TYPE, StoreMetrics
 from triage.core import TriageError, UsageError, logger, one_line, span
 from triage.incidents import IncidentDesk, Supervisor
 from triage.incidents.model import iso
-from triage.stores import Store
 
 from .desk import (
     DESK_OPTIONS,
@@ -100,13 +97,6 @@ def supervise(
     health: Annotated[
         str | None, Parameter(metavar="FILE", help="Keep its health there, as a line of JSON.")
     ] = None,
-    metrics: Annotated[
-        int | None,
-        Parameter(
-            metavar="PORT",
-            help="Serve the metrics of the store to Prometheus, at /metrics on 127.0.0.1.",
-        ),
-    ] = None,
     once: Annotated[
         bool, Parameter(group=_INSTEAD, help="Do one round, and print its counts as JSON.")
     ] = False,
@@ -137,7 +127,7 @@ def supervise(
                 made,
                 (lambda desk: desk.tick(at_once=at_once))
                 if once
-                else _Process(supervisor, file, interval, metrics, quiet=quiet).live,
+                else _Process(supervisor, file, interval, quiet=quiet).live,
             )
             code = FAILED if counts is not None and counts["failed"] else DONE
         except TriageError as error:
@@ -159,26 +149,16 @@ class _Process:
         supervisor: Supervisor,
         file: Path | None,
         interval: float,
-        metrics: int | None,
         *,
         quiet: bool,
     ) -> None:
         self._supervisor = supervisor
         self._file = file
         self._every = max(0.2, min(10.0, interval))
-        self._metrics = metrics
         self._quiet = quiet
 
-    async def live(self, desk: IncidentDesk) -> None:
+    async def live(self, _desk: IncidentDesk) -> None:
         """Work until a signal comes."""
-        if self._metrics is None:
-            await self._work()
-            return
-        with served_metrics(desk.store, self._metrics) as port:
-            self._say(f"serves http://127.0.0.1:{port}/metrics")
-            await self._work()
-
-    async def _work(self) -> None:
         failed: TriageError | None = None
         async with anyio.create_task_group() as group:
             await group.start(self._hear)
@@ -310,78 +290,3 @@ def _logged(*, quiet: bool) -> Generator[None]:
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
-
-
-# The metrics --------------------------------------------------------------------------------------
-
-_HOST = "127.0.0.1"
-_NAMES = ("127.0.0.1", "localhost")
-_PORTS = 65_536
-_PATIENCE_S = 5.0
-_LOOKS_S = 0.1
-"""Seconds between two looks whether to stop."""
-
-
-@contextlib.contextmanager
-def served_metrics(store: Store, port: int) -> Generator[int]:
-    """Serve `/metrics` on this port inside the block; 0 takes a free one. Gives the port.
-
-    Raises UsageError where the port cannot be had.
-    """
-    metrics = StoreMetrics(store)
-
-    class Answer(_Answer):
-        pass
-
-    Answer.metrics = metrics
-    if not 0 <= port < _PORTS:
-        raise UsageError(f"--metrics {port} is no port; give a number from 0 to {_PORTS - 1}")
-    try:
-        server = HTTPServer((_HOST, port), Answer)
-    except OSError as error:
-        raise UsageError(f"--metrics {port}: {error}; choose another port") from error
-    # One request at a time: what two would read they would read twice.
-    thread = threading.Thread(
-        target=server.serve_forever, args=(_LOOKS_S,), name="triage-metrics", daemon=True
-    )
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(_PATIENCE_S)
-
-
-class _Answer(BaseHTTPRequestHandler):
-    """Answers one request."""
-
-    metrics: ClassVar[StoreMetrics]
-    timeout = _PATIENCE_S
-
-    def do_GET(self) -> None:
-        name = self.headers.get("Host", "").rpartition(":")[0]
-        if name not in _NAMES:
-            self._say(403, "this is served to this machine only\n")
-        elif self.path.partition("?")[0] != "/metrics":
-            self._say(404, "there is /metrics only\n")
-        else:
-            try:
-                text = anyio.run(self.metrics.text)
-            except Exception as error:
-                logger.warning("the metrics cannot be read: %s", error)
-                self._say(503, "the store cannot be read\n")
-            else:
-                self._say(200, text, CONTENT_TYPE)
-
-    def _say(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
-        data = text.encode()
-        self.send_response(code)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a scrape every few seconds is no news."""

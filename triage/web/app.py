@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from triage.adapters.otel import CONTENT_TYPE, StoreMetrics
 from triage.core import (
     StoreCorrupt,
     StoreError,
@@ -106,7 +105,6 @@ def app(
     return Starlette(
         routes=[
             Route("/static/{digest}/{name}", _statics(files), name="static"),
-            Route("/metrics", _metrics(opened), name="metrics"),
             *answers.routes(),
             *([] if desk is None else Incidents(desk, pages, places).routes()),
             *([] if fleet is None else FleetPage(fleet, pages).routes()),
@@ -136,16 +134,6 @@ def _statics(files: dict[str, StaticFile]) -> Callable[[Request], Awaitable[Resp
         return Response(file.body, media_type=file.media_type, headers={"Cache-Control": _KEPT})
 
     return static
-
-
-def _metrics(store: Store) -> Callable[[Request], Awaitable[Response]]:
-    counts = StoreMetrics(store)
-
-    async def metrics(_request: Request) -> Response:
-        """Return what `triage supervise --metrics` serves, for Prometheus."""
-        return Response(await counts.text(), headers={"Content-Type": CONTENT_TYPE})
-
-    return metrics
 
 
 class _Troubles:

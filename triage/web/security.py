@@ -66,8 +66,6 @@ _PERSON = "triage.person"
 _PATH = re.compile(r"/?|(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~:-]*)+/?")
 _HOST = re.compile(r"(?:(https?)://)?((?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?)")
 _FORM = re.compile(r"application/x-www-form-urlencoded(?: *; *charset=\"?utf-8\"?)?", re.IGNORECASE)
-METRICS = "/metrics"
-"""The one address that a program reads by the token itself, as Prometheus does, without a cookie."""
 _SINGLE = (
     b"authorization",
     b"host",
@@ -282,9 +280,6 @@ class Guard:
         cookies = request.cookies(_cookie_name(request.scope))
         if len(cookies) == 1 and self._login.knows(cookies[0]):
             return self._login.person
-        scheme, _, token = (request.header(b"authorization") or "").partition(" ")
-        if request.path == METRICS and scheme.lower() == "bearer" and self._login.admits(token):
-            return Person(self._login.person.name, Role.VIEW)
         raise _Refused(401, "")
 
     async def _logs_in(self, request: _Checked, body: _Body, answer: _Answer) -> bool:

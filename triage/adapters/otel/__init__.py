@@ -3,7 +3,6 @@
     agent = Agent(book, observers=[Telemetry()])        # live; pip install triage-recovery[otel]
 
 `triage export RUN --otlp FILE|URL` builds the same tree for a run in a store, without the extra.
-`StoreMetrics` gives the metrics of all runs in a store.
 """
 
 from __future__ import annotations
@@ -11,26 +10,22 @@ from __future__ import annotations
 from triage.core.constructors import check_constructors
 
 from .export import NotExported, check_target, export, export_run, read_tree, tree_of
-from .metrics import CONTENT_TYPE, Metrics, StoreMetrics
 from .names import VERSIONS, Names, names_of
 from .spans import Link, LogData, Measure, SpanData, SpanRef
 from .telemetry import Telemetry, wants_content
 from .tree import MAPPED, RunTrace
 
 __all__ = [
-    "CONTENT_TYPE",
     "MAPPED",
     "VERSIONS",
     "Link",
     "LogData",
     "Measure",
-    "Metrics",
     "Names",
     "NotExported",
     "RunTrace",
     "SpanData",
     "SpanRef",
-    "StoreMetrics",
     "Telemetry",
     "check_target",
     "export",

@@ -157,56 +157,52 @@ WAIT_FOR = "triage.wait.for"
 class Instrument:
     """A metric.
 
-    kind: `counter`, `histogram` or `updown`. prometheus: its name for Prometheus without the suffix of its
-    kind, empty if it is not served there. labels: the label for each attribute of a measurement. buckets:
-    the upper bounds of a histogram.
+    kind: `counter`, `histogram` or `updown`. by: the attributes of a measurement, in words. buckets: the
+    upper bounds of a histogram.
     """
 
     name: str
     kind: str
     unit: str
     help: str
-    prometheus: str = ""
-    labels: Mapping[str, str] | None = None
+    by: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
 
 
 _WAITS = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 1_800, 3_600, 21_600, 86_400)
 _TOKENS = tuple(4.0**power for power in range(14))
-_BY_AGENT = {AGENT_NAME: "agent"}
 
 RUNS = Instrument(
     "triage.runs", "counter", "{run}", "Runs that have ended.",
-    "triage_runs", {**_BY_AGENT, RUN_STATUS: "status"},
+    ("agent", "status"),
 )  # fmt: skip
 ATTEMPTS = Instrument(
     "triage.attempts", "counter", "{attempt}", "Attempts that have ended.",
-    "triage_attempts", {**_BY_AGENT, ATTEMPT_OUTCOME: "outcome"},
+    ("agent", "outcome"),
 )  # fmt: skip
 RECOVERIES = Instrument(
     "triage.recoveries", "counter", "{recovery}", "Actions taken after a failure, and what they led to.",
-    "triage_recoveries",
-    {**_BY_AGENT, FAILURE_TYPE: "failure", ACTION: "action", RECOVERY_OUTCOME: "outcome"},
+    ("agent", "failure", "action", "outcome"),
 )  # fmt: skip
 REUSED = Instrument(
     "triage.calls.reused", "counter", "{call}", "Recorded calls whose result was reused.",
-    "triage_calls_reused", {**_BY_AGENT, CALL_KIND: "kind"},
+    ("agent", "kind"),
 )  # fmt: skip
 TOKENS = Instrument(
     "triage.tokens", "counter", "{token}", "Tokens that model calls consumed.",
-    "triage_tokens", {**_BY_AGENT, TOKEN_TYPE: "type", RESPONSE_MODEL: "model"},
+    ("agent", "type", "model"),
 )  # fmt: skip
 COSTS = Instrument(
     "triage.cost", "counter", "{USD}", "US dollars that model calls cost, where the price is known.",
-    "triage_cost_usd", {**_BY_AGENT, RESPONSE_MODEL: "model"},
+    ("agent", "model"),
 )  # fmt: skip
 WAITS = Instrument(
     "triage.wait", "histogram", "s", "Seconds that runs waited: between attempts, or for a person.",
-    "triage_wait_seconds", {**_BY_AGENT, WAIT_FOR: "reason"}, _WAITS,
+    ("agent", "reason"), _WAITS,
 )  # fmt: skip
 QUESTIONS = Instrument(
     "triage.questions.open", "updown", "{question}", "Questions that runs wait for an answer to.",
-    "triage_questions_open", _BY_AGENT,
+    ("agent",),
 )  # fmt: skip
 TOKEN_USAGE = Instrument(
     "gen_ai.client.token.usage", "histogram", "{token}", "Tokens of one model call.",
