@@ -85,7 +85,7 @@ async def test_a_stream_is_recorded_and_given_again_to_who_listens() -> None:
     async def listen(ctx: Any, pieces: Any) -> None:
         heard.extend([piece.event_kind async for piece in pieces])
 
-    async with staged(Script(BOTH, faults={3: Fails(503, "Overloaded")})) as stage:
+    async with staged(Script(BOTH, faults={3: says("half", ended="length")})) as stage:
         wrapped = triage.wrap(
             stage.agent, always(Retry()), effects=stage.world.effects, observers=[events.append]
         )
@@ -194,25 +194,47 @@ async def test_an_effect_before_a_failure_is_not_repeated_and_a_triage_tool_is_o
     assert [(step.tool_called, step.effect) for step in tools_of(events)] == [("charge", "once")]
 
 
+def look_at(what: int) -> str:
+    """Look."""
+    return f"saw {what}"
+
+
+NEVER_RAN = [
+    ("look_at", {"what": "x"}, "InvalidArguments"),
+    ("nope", {"a": 1}, "UnknownTool"),
+    ("nope", {"a": 2}, "UnknownTool"),
+]
+
+
+def never_ran(events: list[Event]) -> list[tuple[Any, Any, Any]]:
+    return [(step.tool_called, step.tool_input, step.exception_type) for step in tools_of(events)]
+
+
 async def test_calls_that_never_ran_are_steps_even_the_one_that_ends_the_run() -> None:
     events: list[Event] = []
-
-    def look(what: int) -> str:
-        return "saw"
-
-    both = [call("nope", a=1), call("look", what="x")]
-    model = Scripted(both, call("nope", a=2))
-    agent = PydanticAgent(model.model, tools=[look])
+    model = Scripted([call("nope", a=1), call("look_at", what="x")], call("nope", a=2))
+    agent = PydanticAgent(model.model, tools=[look_at])
     wrapped = triage.wrap(agent, always(Escalate()), observers=[events.append])
     with pytest.raises(TriageEscalationError):
         await wrapped.run("go")
-    found = [(step.tool_called, step.tool_input, step.exception_type) for step in tools_of(events)]
-    assert found == [
-        ("nope", {"a": 1}, "UnknownTool"),
-        ("look", {"what": "x"}, "InvalidArguments"),
-        ("nope", {"a": 2}, "UnknownTool"),
+    assert never_ran(events) == NEVER_RAN
+    assert "the tools are: look_at" in str(tools_of(events)[1].error)
+
+
+async def test_a_call_that_never_ran_has_the_error_that_the_model_is_told() -> None:
+    events: list[Event] = []
+    both = asks(wanted("nope", a=1), wanted("look_at", what="x"))
+    rules = (Rule(asks(wanted("nope", a=2)), "Unknown tool name"), Rule(both))
+    async with staged(Script(rules), tools=[look_at]) as stage:
+        wrapped = triage.wrap(stage.agent, always(Escalate()), observers=[events.append])
+        with pytest.raises(TriageEscalationError):
+            await wrapped.run("go")
+    assert never_ran(events) == NEVER_RAN
+    misfit, unknown, _ = tools_of(events)
+    assert "unable to parse string as an integer" in str(misfit.error)
+    assert unknown.error in [
+        message["content"] for message in stage.world.requests[1].body["messages"]
     ]
-    assert "Available tools: 'look'" in str(tools_of(events)[0].error)
 
 
 # Stopping and going on ------------------------------------------------------------------------------
@@ -297,5 +319,6 @@ async def test_sub_agents_side_by_side_are_kept_apart_and_only_what_failed_is_as
         "a sub-agent was asked again"
     )
     owners = {str((step.metadata or {})["call"]).split(":")[0] for step in models_of(events)}
-    assert owners == {"pydantic-ai", "pydantic-ai researcher"}
+    inside = sorted(owners - {"pydantic-ai"})
+    assert [name.rsplit(" ", 1)[0] for name in inside] == ["pydantic-ai delegate"] * 2
     assert kinds_of(model.seen[-1])[-1] == ["tool-return", "tool-return"]

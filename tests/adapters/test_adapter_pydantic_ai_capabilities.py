@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic_agents import Scripted, call, steps_of
+from pydantic_agents import Scripted, call, staged, steps_of
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering, HandleDeferredToolCalls
 from pydantic_ai.exceptions import CallDeferred, ModelHTTPError
@@ -17,6 +17,8 @@ from tables import table
 import triage
 from triage import Replan, Retry, TriageSuspendedError, happened
 from triage.core import Event
+from triage.testing.adapter_contract import Rule, Script, asks, says
+from triage.testing.adapter_contract import call as wanted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -98,13 +100,24 @@ async def test_each_hook_is_called_as_often_as_without_us_wherever_it_stands(pos
 async def test_a_new_plan_begins_with_what_was_found_beside_other_capabilities(
     position: Any,
 ) -> None:
-    watching = Watching(position)
-    model = Scripted(call("look"), OVERLOADED, "done")
-    agent = PydanticAgent(model.model, tools=[_look], capabilities=[watching])
-    result = await triage.wrap(agent, always(Replan("Hurry."))).run("go")
+    rules = (
+        Rule(says("done"), "Hurry."),
+        Rule(says("half", ended="length"), "found 17"),
+        Rule(asks(wanted("search", query="x"))),
+    )
+    async with staged(Script(rules), capabilities=[Watching(position)]) as stage:
+        wrapped = triage.wrap(stage.agent, always(Replan("Hurry.")), effects=stage.world.effects)
+        result = await wrapped.run("go")
     assert result.output == "done"
-    kinds = [message.kind for message in result.all_messages()]
-    assert kinds == ["request", "response", "request", "response"]
+    assert stage.world.deeds == ["search(x)"]
+    last = stage.world.requests[-1].body["messages"]
+    assert [message["role"] for message in last] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
 
 
 async def _look() -> str:

@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+import openai
 import pytest
 from pydantic import BaseModel
 from pydantic_agents import Scripted, call, staged, steps_of, tools_of
@@ -25,16 +26,18 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.retries import AsyncHTTPX2TenacityTransport, RetryConfig
 from support import always
 from tables import table
 
 import triage
-from triage import Escalate, FailureType, TriageEscalationError
+from triage import Escalate, FailureType, Limits, Retry, TriageEscalationError
 from triage.core import Event
 from triage.strategies.retry_layers import _said
-from triage.testing.adapter_contract import Rule, Script, says
+from triage.testing.adapter_contract import Fails, Rule, Script, World, provider, says
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -114,6 +117,26 @@ async def test_models_that_are_all_unavailable_may_be_back_later() -> None:
     with pytest.raises(TriageEscalationError) as caught:
         await wrapped.run("go")
     assert str(caught.value.diagnosis) == "external_fault (unavailable), retriable, confidence 0.95"
+
+
+async def test_each_model_of_a_fallback_is_retried_by_policy_before_the_next_is_asked() -> None:
+    events: list[Event] = []
+    world = World(Script((Rule(Fails(503, "Overloaded"), model="m"), Rule(says("done")))))
+    async with provider(world) as url:
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+        async with client:
+            asked = OpenAIProvider(openai_client=client)
+            both = [OpenAIChatModel(name, provider=asked) for name in ("m", "other")]
+            agent = triage.wrap(
+                PydanticAgent(FallbackModel(*both)),
+                always(Retry()),
+                limits=Limits(attempts=3),
+                observers=[events.append],
+            )
+            result = await agent.run("go")
+    assert result.output == "done"
+    assert [request.body["model"] for request in world.requests] == ["m", "m", "m", "other"]
+    assert [step.error is None for step in steps_of(events)] == [False, False, False, True]
 
 
 async def test_retries_beneath_are_said_once(caplog: pytest.LogCaptureFixture) -> None:

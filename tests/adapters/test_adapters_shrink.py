@@ -29,20 +29,6 @@ from langchain_core.messages import (
 
 from triage.adapters.langchain import shrunk_langchain
 
-pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed")
-
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
-
-from triage.adapters.pydantic_ai import shrunk_pydantic
-
 EFFECTS = {"pay": "once", "set": "idempotent", "read": "read", "do": "unknown"}
 LONG = "x" * 1_000
 
@@ -204,25 +190,6 @@ def langchain(conversation: Conversation) -> list[BaseMessage]:
     return made
 
 
-def pydantic(conversation: Conversation) -> list[ModelMessage]:
-    made: list[ModelMessage] = []
-    for entry, at in _number(conversation[1:]):
-        if isinstance(entry, Say) and entry.role == "model":
-            made.append(ModelResponse([TextPart(entry.text)]))
-        elif isinstance(entry, Say):
-            made.append(ModelRequest([UserPromptPart(entry.text)]))
-        else:
-            calls = [
-                ToolCallPart(tool, {}, f"c{at}.{n}") for n, (tool, _) in enumerate(entry.calls)
-            ]
-            results = [
-                ToolReturnPart(tool, output, f"c{at}.{n}")
-                for n, (tool, output) in enumerate(entry.calls)
-            ]
-            made += [ModelResponse(calls), ModelRequest(results)]
-    return made
-
-
 class Form(NamedTuple):
     """How a conversation is written in a form of messages, and made shorter."""
 
@@ -240,7 +207,6 @@ FORMS = [
     Form("ollama", chat, OLLAMA.shrunk),
     Form("cohere", chat, COHERE.shrunk),
     Form("langchain", langchain, shrunk_langchain),
-    Form("pydantic-ai", pydantic, shrunk_pydantic),
 ]
 
 
@@ -250,14 +216,8 @@ def data(messages: Any) -> Any:
     for message in messages:
         if isinstance(message, dict):
             found.append(message)
-        elif isinstance(message, BaseMessage):
-            found.append(message.model_dump(exclude={"id"}))
         else:
-            parts = [
-                {key: str(value) for key, value in vars(part).items() if key != "timestamp"}
-                for part in message.parts
-            ]
-            found.append({"kind": message.kind, "parts": parts})
+            found.append(message.model_dump(exclude={"id"}))
     return found
 
 

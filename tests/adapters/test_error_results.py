@@ -14,7 +14,7 @@ from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent
-from pydantic_agents import Scripted, call
+from pydantic_agents import Scripted, call, staged
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import ModelRetry, ToolFailed
 from pydantic_ai.exceptions import ModelHTTPError
@@ -39,6 +39,8 @@ from triage.adapters.mcp import record
 from triage.core import CallFinished, Event
 from triage.core.messages.base import Shrink
 from triage.stores import MemoryStore
+from triage.testing.adapter_contract import Fails, Rule, Script, asks
+from triage.testing.adapter_contract import call as wanted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -82,7 +84,6 @@ class Bank:
         self.raised = raised
         self.error: Exception | None = None
         self.told: list[bool] = []
-        self.seen: list[Any] = []
 
     def charge(self, cents: int) -> str | None:
         """A receipt, or None where the error is to be told."""
@@ -146,11 +147,8 @@ async def framework(bank: Bank, effect: str, place: str) -> AsyncGenerator[Any]:
         "other": again,
         "next": ModelHTTPError(503, "m"),
         "process": Killed(),
-        "new plan": ModelHTTPError(400, "m"),
     }
-    last = again if place == "new plan" else "done"
-    model = Scripted(call("charge", cents=300), turns[place], last)
-    bank.seen = model.seen
+    model = Scripted(call("charge", cents=300), turns[place], "done")
     agent = PydanticAgent(model.model, tools=[charge])
     yield lambda policy=RETRY, **options: triage.wrap(
         agent, policy, effects={"charge": effect}, **options
@@ -245,12 +243,19 @@ async def test_only_facts_that_a_text_begins_with_say_that_a_call_never_ran(text
 async def test_a_call_in_doubt_is_asked_about_after_a_new_plan_that_goes_on_from_its_error() -> (
     None
 ):
-    bank = Bank(DOUBTFUL["words"])
-    async with framework(bank, "once", "new plan") as make:
+    text = DOUBTFUL["words"]
+    script = Script(
+        (Rule(asks(wanted("charge", cents=300))),),
+        faults={2: Fails(400, "bad request")},
+        tools={"charge": (ToolFailed(text),)},
+    )
+    async with staged(script) as stage:
+        agent = triage.wrap(stage.agent, always(Replan()), effects={"charge": "once"})
         with pytest.raises(TriageSuspendedError, match="did charge with"):
-            await make(policy=always(Replan())).run("go")
-    assert bank.did == [300]
-    assert bank.text in str(bank.seen[-1]), "the model was not told what had failed"
+            await agent.run("go")
+    assert stage.world.deeds == ["charge(300)"]
+    assert len(stage.world.requests) == 3
+    assert text in stage.world.requests[-1].text, "the model was not told what had failed"
 
 
 @ON_ASYNCIO

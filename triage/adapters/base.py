@@ -591,7 +591,7 @@ class Seam:
 
     def _ending(self, options: ModelOptions) -> Ended:
         """A callback for the end of this model call, which is the latest one."""
-        who, tools = options.get("who", ""), options.get("tools")
+        who, tools = options.get("who") or within(), options.get("tools")
         self._overheard.mistakes.settle(self.run, who)
 
         brief = is_brief(options.get("max_tokens"))
@@ -782,6 +782,7 @@ class Seam:
             elif before is not None:
                 found[call.id] = Said("rejected", before.reason or None)
                 declined.append(before)
+                self._overheard.dismiss(call.id, call.tool)
             elif asked.key in approved:
                 found[call.id] = Said("approved", edits=approved[asked.key].payload or {})
         if all_or_none and len(found) < len(calls):
@@ -791,6 +792,7 @@ class Seam:
 
     def refuse(self, call: AskedCall, reason: str) -> None:
         """Record that a person refused one of several calls that were asked about together."""
+        self._overheard.dismiss(call.id, call.tool)
         key = self.about(call).key
         for event in reversed(self.run.session.events):
             if isinstance(event, ApprovalGiven) and event.subject == key:
@@ -847,7 +849,7 @@ class Seam:
         method replaces that record.
         """
         self._overheard.mistakes.take(name, arguments, id)
-        note_refused(self.run, name, arguments, error, kind=kind)
+        note_refused(self.run, name, arguments, error, kind=kind, id=id)
 
 
 def is_tool(function: object) -> bool:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from triage.adapters.calls import ModelCall
+from triage.adapters.conversations import records_tools
 from triage.adapters.tools import (
+    UNKNOWN,
     CallRefused,
     Mistakes,
     Refusal,
@@ -154,8 +156,13 @@ class Overheard:
             asked = self._asked(result, continued=going_on.known > 0)
             if asked is not None:
                 self._calls.remove(asked)
-                self.mistakes.take(asked.name, asked.arguments, asked.id or None)
-                self._record(asked, result)
+                refusal = self.mistakes.take(asked.name, asked.arguments, asked.id or None)
+                if refusal is None or refusal.kind != UNKNOWN or not records_tools(self._run):
+                    self._record(asked, result)
+                    continue
+                # A framework whose tools are all recorded has told its model that there is none.
+                told, id_ = text_of(result.output), asked.id or None
+                note_refused(self._run, asked.name, asked.arguments, told, kind=UNKNOWN, id=id_)
         return going_on
 
     def answered(self, answer: Answer | None, error: Exception | None, *, brief: bool) -> None:
@@ -201,6 +208,12 @@ class Overheard:
         # It has the names that its tool takes, as it was bound.
         schema = {**(schema_of(tool.function) or {}), "required": []}
         return refusal_of(asked, {tool.name: schema})
+
+    def dismiss(self, id_: str, name: str) -> None:
+        """A person has refused a call: what the model is told instead of a result is no step."""
+        refused = self._asked(Result(id_, None, name), continued=True)
+        if refused is not None:
+            self._calls.remove(refused)
 
     def hold(self, answer: Answer) -> None:
         """Stop where an answer asks for a change that an earlier attempt has made, or may have."""
@@ -256,9 +269,12 @@ class Overheard:
     def _asked(self, result: Result, *, continued: bool) -> Asked | None:
         """The call that a result answers; None for one of an earlier time."""
         if result.call:
-            return next((one for one in self._calls if one.id == result.call), None)
+            found = next((one for one in self._calls if one.id == result.call), None)
+            if found is not None:
+                return found
         if not continued:
             return None
+        # A framework makes up ids where the model gives none.
         return next((one for one in self._calls if not one.id and one.name == result.name), None)
 
     def _raised(self, error: BaseException) -> None:
