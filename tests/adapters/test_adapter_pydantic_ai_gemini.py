@@ -50,7 +50,7 @@ class Stage:
 async def staged(
     script: Script, policy: Any, *, approvals: tuple[str, ...] = ()
 ) -> AsyncGenerator[Stage]:
-    world, events = World(script), []
+    world, events = World(script), list[Event]()
     async with provider(world) as url:
         client = Client(api_key="x", http_options=HttpOptions(base_url=url))
         model = GoogleModel("gemini-2.5-flash", provider=GoogleProvider(client=client))
