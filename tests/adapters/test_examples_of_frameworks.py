@@ -60,7 +60,8 @@ def test_the_example_pays_once_though_its_provider_fails(
         "a person is asked, and agrees",
         "  charging customer 7: 300 cents",
     ]
-    assert lines[3].startswith("attempt failed: external_fault (overloaded)")
+    assert "failed: " in lines[3]
+    assert "overloaded" in lines[3]
     assert lines[4:] == [paid]
 
 
