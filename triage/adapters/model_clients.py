@@ -8,9 +8,7 @@ too, and everything else of it is as ever.
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
@@ -27,7 +25,7 @@ from .calls import conversation, key_of
 from .conversations import Turn, carried, continued, repaired, use
 from .tools import note_refused, refusal_of
 from .wire.bodies import response_in
-from .wire.httpx_clients import recording
+from .wire.clients import is_recorded, recorded_client
 
 __all__ = ["Conversation", "Provider", "converse", "recorded"]
 
@@ -53,56 +51,18 @@ def recorded(provider: Provider, client: C, *, hint: bool) -> C:
         wanted = f"a client of {provider.name}, {' or '.join(provider.clients)}"
         raise misuse(f"{provider.name}.record(client)", client, wanted)
     made: Any = client
-    if _is_recorded(made._client):
+    if is_recorded(made._client):
         return client
     if not isinstance(hint, bool):
         raise misuse(f"{provider.name}.record(hint=…)", hint, "True or False")
     warn_of_retries(client)
     # Not by `with_options`, which calls a subclass's constructor. What is cached refers to the client.
     made = copy.copy(client)
-    made._client = _recording(made._client, hint=hint)
+    made._client = recorded_client(made._client, hint=hint)
     for name in list(vars(made)):
         if isinstance(inspect.getattr_static(type(made), name, None), cached_property):
             delattr(made, name)
     return cast("C", made)
-
-
-def _is_recorded(sender: Any) -> bool:
-    return isinstance(getattr(type(sender), "triage_recorded", None), bool)
-
-
-def _recording(sender: Any, *, hint: bool) -> Any:
-    """The client of httpx that records in place of this one, and is it in all else.
-
-    It shares all that the other one has, and leaves it to that one to be closed when nobody needs it.
-    """
-    kind = type(sender)
-    library = next(
-        sys.modules[one.__module__.partition(".")[0]]
-        for one in kind.__mro__
-        if one.__module__.partition(".")[0] in ("httpx", "httpx2")
-    )
-    send = recording(library, "send", _sent_by(sender), hint=hint, explicit=True)
-    names = {
-        "__module__": kind.__module__, "__doc__": kind.__doc__, "__del__": lambda _: None,
-        # As a property, which hides what somebody has put on the client itself.
-        "send": property(lambda self: functools.partial(send, self)),
-        "triage_recorded": True, "triage_of": sender,
-    }  # fmt: skip
-    made: Any = object.__new__(type(kind.__name__, (kind,), names))
-    made.__dict__ = sender.__dict__
-    return made
-
-
-def _sent_by(sender: Any) -> Any:
-    """What a client sends requests by, as a function that is given another client first."""
-    if inspect.iscoroutinefunction(type(sender).send):
-
-        async def send(_client: Any, request: Any, **options: Any) -> Any:
-            return await sender.send(request, **options)
-
-        return send
-    return lambda _client, request, **options: sender.send(request, **options)
 
 
 # The loop that everybody writes -------------------------------------------------------------------
