@@ -23,7 +23,7 @@ def answer(library: Any) -> Any:
     return library.MockTransport(lambda _: library.Response(200, json=SAID))
 
 
-async def asked(client: Any, *, seam: str) -> list[str]:
+async def asked(client: Any, *, seam: Any) -> list[str]:
     """The kinds of the calls of a run that asks a model once with this client."""
     events: list[Event] = []
 
