@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import agents
+import openai
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.usage import Usage
 from support import always
@@ -13,6 +16,7 @@ import triage
 from triage import Agent, Retry, Step
 from triage.core import Event, StepRecorded, capture
 from triage.strategies import Prices
+from triage.testing.adapter_contract import World, provider
 
 agents.set_tracing_disabled(disabled=True)
 
@@ -95,6 +99,30 @@ class Desk:
         """The input of a request."""
         given = self.model.calls[at].input
         return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+
+
+@asynccontextmanager
+async def over_http(
+    world: World, make: Callable[..., agents.Model] | None = None, **options: Any
+) -> AsyncGenerator[agents.Agent[Any]]:
+    """A clerk with the tools of a world, whose model is asked over HTTP, as the helpers' that she has.
+
+    make: gives the model, from the provider's address and OpenAI's client.
+    """
+    async with (
+        provider(world) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+    ):
+        asked = agents.OpenAIResponsesModel("m", client) if make is None else make(url, client)
+        tools: list[agents.Tool] = [
+            agents.function_tool(tool, needs_approval=tool.__name__ in world.script.approvals)
+            for tool in world.functions()
+        ]
+        helpers: list[Any] = [
+            agents.Agent(name=name, model=asked, instructions=world.instructions(name), tools=tools)
+            for name in world.script.helpers
+        ]
+        yield agents.Agent(name="clerk", model=asked, tools=tools, handoffs=helpers, **options)
 
 
 def steps_of(events: list[Event]) -> list[Step]:

@@ -11,11 +11,23 @@ import agents
 import anyio
 import pytest
 from agents.testing import assistant_message
-from sdk_agents import Desk, Refused, calls, model, says, steps_of, told
+from sdk_agents import Desk, Refused, calls, model, over_http, says, steps_of, told
+from support import always
 
 import triage
 from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError, UsageError
-from triage.core import AttemptFailed, WatchNoticed
+from triage.core import AttemptFailed, CallStarted, Event, WatchNoticed
+from triage.testing.adapter_contract import (
+    Fails,
+    Helper,
+    Rule,
+    Script,
+    World,
+    asks,
+    call,
+    results_in,
+)
+from triage.testing.adapter_contract import says as answers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -188,7 +200,29 @@ async def test_a_group_that_failed_in_a_handler_of_events_gives_no_running_call_
 # Agents that work together --------------------------------------------------------------------------
 
 
-async def test_a_handoff_is_a_step_and_both_agents_are_kept_apart() -> None:
+PAYS = Helper((Rule(asks(call("charge", cents=300))),), faults={2: Fails(400, "bad request")})
+HANDS_OVER = (Rule(answers("done"), "Answer now."), Rule(asks(call("transfer_to_cashier"))))
+
+
+async def test_a_handoff_is_a_step_and_a_new_plan_knows_of_it_and_of_what_came_behind() -> None:
+    events: list[Event] = []
+    world = World(Script(HANDS_OVER, helpers={"cashier": PAYS}))
+    async with over_http(world) as clerk:
+        agent = triage.wrap(
+            clerk, always(Replan("Answer now.")), effects=world.effects, observers=[events.append]
+        )
+        result = await agent.run("Pay.")
+    assert result.final_output == "done"
+    assert world.deeds == ["charge(300)"]
+    handed = ("transfer_to_cashier", '{"assistant": "cashier"}')
+    assert results_in(world.requests[-1]) == [handed, ("charge", "receipt 5")]
+    steps = [(step.tool_called, step.tool_output) for step in steps_of(events)]
+    assert [step for step in steps if step[0]] == [handed, ("charge", "receipt 5")]
+    asked = [event.tool for event in events if isinstance(event, CallStarted)]
+    assert asked == ["openai", "openai cashier", "charge", "openai cashier", "openai"]
+
+
+async def test_agents_that_hand_over_are_kept_apart() -> None:
     desk = Desk(calls("look 1", what="who"), calls("transfer_to_cashier 2"))
     cashier = agents.Agent(
         name="cashier",
@@ -201,8 +235,6 @@ async def test_a_handoff_is_a_step_and_both_agents_are_kept_apart() -> None:
     assert result.last_agent is cashier
     assert desk.did == ["look who", "charge 300"]
     assert (len(desk.model.calls), len(till.calls)) == (2, 3)
-    handed = [step.tool_input for step in desk.steps if step.action == "handoff"]
-    assert handed[0] == {"from": "clerk", "to": "cashier"}
 
 
 async def test_agents_that_hand_over_to_each_other_for_ever_are_a_loop() -> None:
@@ -216,22 +248,6 @@ async def test_agents_that_hand_over_to_each_other_for_ever_are_a_loop() -> None
     assert caught.value.diagnosis is not None
     assert caught.value.diagnosis.failure_type is FailureType.LOOP_DETECTED
     assert len(desk.model.calls) + len(till.calls) <= 12
-
-
-async def test_a_new_plan_knows_what_was_said_before_and_behind_a_handoff() -> None:
-    desk = Desk(calls("transfer_to_cashier 1"), says("done"))
-    cashier = agents.Agent(
-        name="cashier",
-        model=model(calls("charge 2", cents=300), Refused(400, "bad request")),
-        tools=[agents.function_tool(desk.charge)],
-    )
-    desk.clerk.handoffs = [agents.handoff(cashier)]
-    result = await desk.agent(Replan("Answer now.")).run("Pay.")
-    assert result.final_output == "done"
-    assert desk.did == ["charge 300"]
-    assert told(desk.asked()) == [
-        "Pay.", "transfer_to_cashier", '{"assistant": "cashier"}', "charge", "receipt 300", "Answer now.",
-    ]  # fmt: skip
 
 
 def assistants(desk: Desk, *scripts: Any) -> list[Any]:
@@ -326,16 +342,18 @@ async def test_an_agent_that_a_guardrail_runs_is_recorded_beside() -> None:
         found = await agents.Runner.run(judge, given)
         return agents.GuardrailFunctionOutput(found.final_output, tripwire_triggered=False)
 
-    steps = [calls("look 1", what="x"), Refused(400, "bad request"), says("done")]
-    desk = Desk(*steps, input_guardrails=[judged])
+    events: list[Event] = []
     judge.model = model(says("fine"), says("fine"))
-    await desk.agent(Replan("Be brief.")).run("Look.")
-    assert sorted(step.llm_output for step in desk.steps if step.llm_output) == [
-        "done",
-        "fine",
-        "fine",
-    ]
-    assert told(desk.asked()) == ["Look.", "look", "saw x", "Be brief."]
+    rules = (Rule(answers("done"), "Be brief."), Rule(asks(call("search", query="x"))))
+    world = World(Script(rules, faults={2: Fails(400, "bad request")}))
+    async with over_http(world, input_guardrails=[judged]) as clerk:
+        policy = always(Replan("Be brief."))
+        agent = triage.wrap(clerk, policy, effects=world.effects, observers=[events.append])
+        await agent.run("Look.")
+    said = [step.llm_output for step in steps_of(events) if step.llm_output]
+    assert sorted(said) == ["done", "fine", "fine"]
+    assert results_in(world.requests[-1]) == [("search", "found 17")]
+    assert "Be brief." in world.requests[-1].text
 
 
 async def test_after_a_guardrails_verdict_the_answer_is_asked_anew_and_not_the_judge() -> None:

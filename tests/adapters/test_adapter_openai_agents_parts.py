@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from importlib import import_module
 from typing import Any
 
 import agents
@@ -15,14 +16,27 @@ from agents.testing import ScriptedModel
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from openai.types.responses import ResponseCustomToolCall
 from pydantic import BaseModel
-from sdk_agents import Desk, Refused, calls, model, says, told
+from sdk_agents import Desk, Refused, calls, model, over_http, says, steps_of, told
+from support import always
 from tables import table
 
 import triage
 from triage import Effect, Escalate, Replan, TriageEscalationError, TriageSuspendedError
-from triage.core import Cause, RunFinished
-from triage.testing.adapter_contract import Rule, Script, World, provider
+from triage.core import Cause, Event, RunFinished
+from triage.testing.adapter_contract import (
+    Fails,
+    Rule,
+    Script,
+    World,
+    asks,
+    call,
+    check_wire,
+    provider,
+    results_in,
+)
 from triage.testing.adapter_contract import says as answers
+
+from .own_loops import litellm
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -109,6 +123,54 @@ async def test_an_answer_that_was_cut_off_is_none(kind: Any) -> None:
             result = await triage.wrap(clerk, policy).run("Say.")
     assert result.final_output == "done"
     assert len(world.requests) == 2
+
+
+def responses(url: str, client: openai.AsyncOpenAI) -> agents.Model:
+    return agents.OpenAIResponsesModel("m", client)
+
+
+def chat(url: str, client: openai.AsyncOpenAI) -> agents.Model:
+    return agents.OpenAIChatCompletionsModel("m", client)
+
+
+def by_litellm(name: str, url: str) -> agents.Model:
+    litellm()
+    module = import_module("agents.extensions.models.litellm_model")
+    made: agents.Model = module.LitellmModel(name, base_url=url, api_key="x")
+    return made
+
+
+def anthropic(url: str, client: openai.AsyncOpenAI) -> agents.Model:
+    return by_litellm("anthropic/m", url)
+
+
+def gemini(url: str, client: openai.AsyncOpenAI) -> agents.Model:
+    return by_litellm("gemini/m", f"{url}/v1beta/models/m")
+
+
+@table("streamed", [False, True])
+@table("make", [responses, chat, anthropic, gemini])
+async def test_whatever_is_asked_a_call_is_made_once_and_is_one_step_that_a_new_plan_knows(
+    make: Any, *, streamed: bool
+) -> None:
+    rules = (
+        Rule(answers("done"), "Be brief."),
+        Rule(asks(call("charge", cents=300)), "found 17"),
+        Rule(asks(call("search", query="x"))),
+    )
+    world = World(Script(rules, faults={3: Fails(400, "bad request")}))
+    events: list[Event] = []
+    more: dict[str, Any] = {"on_event": str} if streamed else {}
+    async with over_http(world, make) as clerk:
+        agent = triage.wrap(
+            clerk, always(Replan("Be brief.")), effects=world.effects, observers=[events.append]
+        )
+        assert (await agent.run("Pay.", **more)).final_output == "done"
+    check_wire(world.requests)
+    assert world.deeds == ["search(x)", "charge(300)"]
+    made = [("search", "found 17"), ("charge", "receipt 5")]
+    assert results_in(world.requests[-1]) == made
+    assert [(s.tool_called, s.tool_output) for s in steps_of(events) if s.tool_called] == made
 
 
 @table("streamed", [False, True])

@@ -13,7 +13,7 @@ import anyio
 import openai
 import pytest
 from pydantic import BaseModel
-from sdk_agents import Desk, Refused, calls, model, says, told
+from sdk_agents import Desk, Refused, calls, model, over_http, says, told
 from tables import table
 
 import triage
@@ -31,7 +31,16 @@ from triage import (
 )
 from triage.core import Cause
 from triage.strategies import Backoff, backoff_and_retry
-from triage.testing.adapter_contract import Rule, Script, World, asks, call, check_wire, provider
+from triage.testing.adapter_contract import (
+    Rule,
+    Script,
+    World,
+    asks,
+    call,
+    check_wire,
+    provider,
+    results_in,
+)
 from triage.testing.adapter_contract import says as answers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
@@ -73,15 +82,48 @@ async def test_a_call_that_was_approved_is_made_once() -> None:
 
 
 async def test_a_call_that_was_rejected_is_told_and_another_way_is_found() -> None:
-    desk = Guarded(calls("charge 1", cents=300), calls("look 2", what="cash"), says("in cash"))
-    agent = desk.agent()
-    waits = await suspended(agent.run("Pay."))
-    result = await agent.resume(waits.token, reject("too much"))
+    rules = (
+        Rule(answers("in cash"), "found 17"),
+        Rule(asks(call("search", query="cash")), "too much"),
+        Rule(asks(call("charge", cents=300))),
+    )
+    world = World(Script(rules, approvals=("charge",)))
+    async with over_http(world) as clerk:
+        agent = triage.wrap(clerk, effects=world.effects)
+        waits = await suspended(agent.run("Pay."))
+        result = await agent.resume(waits.token, reject("too much"))
     assert result.final_output == "in cash"
-    assert desk.did == ["look cash"]
-    first, charge, refusal, hint = told(desk.asked(1))
-    assert (first, charge, refusal) == ("Pay.", "charge", "Tool execution was not approved.")
-    assert "too much" in hint
+    assert world.deeds == ["search(cash)"]
+    ((tool, refusal),) = results_in(world.requests[1])
+    assert tool == "charge"
+    assert refusal.startswith("This call was not made")
+
+
+def new_class(url: str, client: openai.AsyncOpenAI) -> agents.Model:
+    """A model of a class that this process has not seen, as a new process has seen none."""
+    made: agents.Model = type("Own", (agents.OpenAIResponsesModel,), {})("m", client)
+    return made
+
+
+async def test_a_process_that_has_asked_no_model_tells_the_hint_last_and_once(
+    tmp_path: Path,
+) -> None:
+    rules = (Rule(answers("in cash"), "too much"), Rule(asks(call("charge", cents=300))))
+    world = World(Script(rules, approvals=("charge",)))
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    async with over_http(world, new_class) as clerk:
+        agent = triage.wrap(clerk, effects=world.effects, store=store)
+        waits = await suspended(agent.run("Pay."))
+        await agent.store.close()
+    async with over_http(world, new_class) as clerk:
+        other = triage.wrap(clerk, effects=world.effects, store=store)
+        assert (await other.resume(waits.token, reject("too much"))).final_output == "in cash"
+        await other.store.close()
+    told = world.requests[-1].body["input"]
+    assert [item.get("type", "message") for item in told] == [
+        "message", "function_call", "function_call_output", "message",
+    ]  # fmt: skip
+    assert "too much" in told[-1]["content"]
 
 
 async def test_a_call_that_waits_for_an_approval_cannot_have_happened() -> None:

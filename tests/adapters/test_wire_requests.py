@@ -192,3 +192,19 @@ def test_what_asks_no_model_passes(path: str) -> None:
     form = Form(path, "messages", repair_chat, {"data": []})
     left, keys, _ = sent_in_a_run(form, [b'{"messages": [], "model": "m"}'])
     assert (left, keys) == ([b'{"messages": [], "model": "m"}'], [])
+
+
+@pytest.mark.parametrize("field", ["prompt_cache_key", "metadata"])
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_what_a_client_draws_anew_for_each_run_makes_no_other_request(
+    name: str, field: str
+) -> None:
+    form = FORMS[name]
+    message = {"role": "user", "content": "go", "parts": [{"text": "go"}]}
+    bodies = [
+        json.dumps({"model": "m", form.messages: [message], field: drawn}).encode()
+        for drawn in ("one", "other")
+    ]
+    left, (one, other), _ = sent_in_a_run(form, bodies)
+    assert left == bodies
+    assert one.rpartition(":")[0] == other.rpartition(":")[0]

@@ -36,6 +36,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from threading import Lock
+from types import ModuleType
 from typing import (
     Any,
     ClassVar,
@@ -546,25 +547,29 @@ class Seam:
         if kind in ON_WIRE and not self._is_unseen:
             return Unheard(kind, None, None, here=False, who=who)
         here = kind in UNHEARD or self._is_unseen or self._was_recorded(name)
+        # It is written into the request that leaves, as those of earlier attempts did.
+        is_written = not here and self._was_recorded(name, here=False)
 
         def begin() -> Stream:
             given: ModelOptions = {"who": who, **options()}
             return self.stream(**given)
 
-        return Unheard(kind, begin, self.hint, here=here, who=who)
+        return Unheard(kind, begin, None if is_written else self.hint, here=here, who=who)
 
     @property
     def _is_unseen(self) -> bool:
         """Whether no request of this run is seen where it leaves."""
         return not sees_requests(self.run.session)
 
-    def _was_recorded(self, model: str) -> bool:
-        """Whether an earlier attempt has recorded a call of a model of this name here."""
+    def _was_recorded(self, model: str, *, here: bool = True) -> bool:
+        """Whether an earlier attempt has recorded a call of a model of this name here, or on the wire."""
         if self.run.replay is None:
             return False
-        calls = self.run.session.state.calls.values()
-        mine = (call for call in calls if call.kind == "model" and self._is_mine(call.tool))
-        return any(mapping(call.arguments).get(MODEL) == model for call in mine)
+        return any(
+            mapping(call.arguments).get(MODEL) == model
+            for call in self.run.session.state.calls.values()
+            if call.kind == "model" and self._is_mine(call.tool) is here
+        )
 
     def _is_mine(self, tool: str) -> bool:
         return tool == self.adapter.name or tool.startswith(f"{self.adapter.name} ")
@@ -993,11 +998,11 @@ def ask(run: Run, asking: Asking) -> NoReturn:
 
 
 _replacing = Lock()
-_replaced: set[tuple[type, str]] = set()
+_replaced: set[tuple[type | ModuleType, str]] = set()
 
 
-def replace_method(owner: type, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a method of a framework's class with `make(method)`, once per process."""
+def replace_method(owner: type | ModuleType, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a framework's method, or a module's function, with `make(method)`, once per process."""
     with _replacing:
         if (owner, name) in _replaced:
             return

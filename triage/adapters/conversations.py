@@ -140,6 +140,11 @@ def records_models(run: Recorder) -> bool:
     return run.tally is not None and run.tally.beside.get(_MODELS) is True
 
 
+def is_of_seam(run: Recorder, name: str) -> bool:
+    """Whether a model's call of this name was recorded where the framework makes it."""
+    return tally(run).beside.get(_SEAM) == name.partition(" ")[0]
+
+
 class _Call:
     """A call that a model asked for. model: key of the model's own recorded call.
 

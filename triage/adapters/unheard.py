@@ -6,7 +6,7 @@ only if nothing of it was seen on the wire meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -85,7 +85,7 @@ class Unheard:
         finally:
             _listening.reset(token)
 
-    async def pieces(self, source: AsyncIterator[T]) -> AsyncIterator[T]:
+    async def pieces(self, source: AsyncIterator[T]) -> AsyncGenerator[T]:
         """The pieces of an answer as they come; the first one may send the request."""
         while True:
             with self.listening():

@@ -22,8 +22,11 @@ def asked_in(step: Step) -> Iterator[Asked]:
 
 
 def answers(step_id: str | None, step_name: str | None, step_input: Any, asked: Asked) -> bool:
-    """Whether a recorded call is the one that a model asked for; compared by id where that is known."""
-    if step_id is not None:
+    """Whether a recorded call is the one that a model asked for; compared by id where both have one.
+
+    A framework makes an id up where its model gives none.
+    """
+    if step_id is not None and asked.id:
         return step_id == asked.id
     given = asked.arguments if isinstance(asked.arguments, Mapping) else {}
     taken = step_input if isinstance(step_input, Mapping) else {}

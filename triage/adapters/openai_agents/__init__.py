@@ -6,11 +6,13 @@
 
 Each attempt runs the agent once from its input; earlier calls are answered from the journal.
 
-Each run of an agent gets a configuration whose model asks the agent's own model through the seam. Tools
-have no such hook, and a tool may run another agent. Therefore `Runner.run`, `Runner.run_streamed`,
-`get_all_tools` of an agent and `run` of guardrails, whose models judge, are replaced once per process, and
-so is what a tool does when it is called, the first time that a wrapped agent has it; hooks and models still
-see the user's own tools. Outside a wrapped agent the replacements call the originals.
+The runner's choice of a model and its settings, `get_all_tools` of an agent and `run` of guardrails, whose
+models judge, are replaced once per process, and so is what a tool does when it is called, the first time
+that a wrapped agent has it; hooks and models still see the user's own tools. Outside a wrapped agent the
+replacements call the originals.
+
+Models that ask over HTTP are recorded where their requests leave. Of others, as over a WebSocket, calls are
+recorded and hints told; their requests are not made shorter, and they begin anew after a Replan.
 """
 
 from .adapter import OpenAIAgentsAdapter, agents_of

@@ -5,22 +5,14 @@ and tools find the attempt they are part of; and the sessions that it may write 
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import replace
 from threading import Lock, get_ident
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -28,91 +20,53 @@ import anyio
 from triage.adapters.extras import missing
 
 try:
-    import agents  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
+    import agents
 except ImportError as error:
     raise missing("openai-agents", error) from error
 
 import openai
-from agents import (
-    Agent,
-    AgentsException,
-    CustomTool,
-    FunctionTool,
-    Handoff,
-    InputGuardrail,
-    ItemHelpers,
-    Model,
-    ModelBehaviorError,
-    OutputGuardrail,
-    RunConfig,
-    Runner,
-    RunResult,
-    RunResultStreaming,
-    RunState,
-    Tool,
-    ToolApprovalItem,
-    ToolCallOutputItem,
-    ToolErrorFormatterArgs,
-    UserError,
-)
 from agents.agent import AgentBase
-from agents.memory import (
-    OpenAIConversationsSession,
-    Session,
-    is_openai_responses_compaction_aware_session,
-)
+from agents.agent_tool_state import get_agent_tool_state_scope, peek_agent_tool_run_result
+from agents.memory import Session
+from agents.memory import is_openai_responses_compaction_aware_session as compacts_itself
 from agents.memory.session_settings import resolve_session_limit
 from agents.models._openai_shared import get_default_openai_client
-from agents.tool import (
-    DEFAULT_APPROVAL_REJECTION_MESSAGE,
-    default_tool_error_function,
-    resolve_function_tool_failure_error_function,
-)
+from agents.run_internal import run_loop
+from agents.tool import resolve_function_tool_failure_error_function
+from pydantic import BaseModel
 
-from triage.adapters.base import Adapter, Scopes, Seam, SoftFailure, replace_method
-from triage.adapters.calls import within
+from triage.adapters.base import Adapter, NoSuchModel, Scopes, Seam, SoftFailure, replace_method
+from triage.adapters.calls import Form, within
+from triage.adapters.conversations import repaired
 from triage.adapters.tools import refusal_of
 from triage.core import (
     UNSAFE,
-    ApprovalAsked,
     Category,
     Cause,
     Effect,
     FailureType,
     UsageError,
-    child_logger,
-    digest,
     hint,
     label_of,
     not_attempted,
     plain,
 )
 from triage.core.messages.base import ENDINGS, Asked, arguments, as_text
+from triage.core.messages.responses import RESPONSES
 from triage.engine import Run, judging, shown
 from triage.strategies import RetryLayer
 
-from .model import RESULT, SeamModel, history_of, whole_input
-
-
-class _Place(NamedTuple):
-    """Where code runs. calls: the tool calls that contain it, outermost first, each with its id.
-
-    results: of the agent runs that it has started.
-    """
-
-    calls: str
-    results: list[Any]
+from .model import SeamModel
 
 
 class _Paused(Exception):
     """An agent used as a tool waits for an approval."""
 
 
-_log = child_logger("adapters")
+_Called: TypeAlias = agents.FunctionTool | agents.CustomTool
 _lock = Lock()
 _PASSES = "__triage_passes__"
 """Attribute of a tool's function that already passes its calls through the current scope."""
-_place: ContextVar[_Place | None] = ContextVar("triage_openai_agents_place", default=None)
 
 
 class Scope:
@@ -129,53 +83,35 @@ class Scope:
         self.failed: dict[str, BaseException] = {}
         self.unfinished: dict[str, Exception] = {}
         self.again: Exception | None = None
-        self._misfits: dict[str, str] = {}
-        self._working: set[asyncio.Task[Any]] = set()
-        self._owned: list[Any] = []
-        self._runs = 0
+        self.working: set[asyncio.Future[Any]] = set()
+        self._models: dict[Any, SeamModel] = {}
         self.thread = get_ident()
         self._cancelled = self._cancellations()
 
-    def options(self, agent: Any, options: dict[str, Any]) -> dict[str, Any]:
-        """The options for an agent run that begins; the first run is the wrapped agent's own."""
-        self._runs += 1
-        given = options.get("run_config")
-        config = RunConfig(**given) if isinstance(given, dict) else given or RunConfig()
-        if isinstance(config.model, SeamModel):
-            config = config.model.config  # a tool hands on what its own run has
-        elif given is None or (isinstance(given, dict) and "model_provider" not in given):
-            self._owned.append(config.model_provider)
-        place = _place.get()
-        inside = "" if place is None else place.calls
-        if self._runs > 1 and not inside:
-            inside = f"/{agent.name}"
-        model = SeamModel(self.seam, config, inside, self._check)
-        config = replace(
-            config,
-            model=model,
-            call_model_input_filter=model.asked_by,
-            tool_error_formatter=config.tool_error_formatter or self._told,
-        )
-        return {**options, "run_config": config}
-
-    def _check(self) -> None:
+    def resolved(self, original: Callable[..., Any], agent: Any, config: agents.RunConfig) -> Any:
+        """A model that the runner asks next, or its settings. original: finds them. Raises NoSuchModel."""
         if self.again is not None:
             raise self.again
+        chosen = agent.model if config.model is None else config.model
+        name = self.seam.other_model
+        by_name = None if isinstance(chosen, agents.Model) else name
+        try:
+            found = original(agent, config if by_name is None else replace(config, model=by_name))
+        except Exception as error:
+            if by_name is None:
+                raise
+            raise NoSuchModel(by_name, f"the run's model_provider has none: {error}") from error
+        if not isinstance(found, agents.Model):
+            return found
+        is_known = within() or agent.name == self.seam.adapter.target.name
+        who = "" if is_known else agent.name
+        key = id(found), who, name
+        if key not in self._models:
+            model = found if name is None or by_name else _renamed(found, name)
+            self._models[key] = SeamModel(self.seam, model, who)
+        return self._models[key]
 
-    async def settle(self) -> None:
-        """Wait for cancelled tools that nobody waited for; close what the SDK would have closed."""
-        await until_done(self._working)
-        for provider in self._owned:
-            try:
-                await provider.aclose()
-            except Exception:
-                _log.warning(
-                    "a model provider that was made for a run did not close", exc_info=True
-                )
-
-    async def call(
-        self, tool: FunctionTool | CustomTool, inner: Callable[..., Any], ctx: Any, given: Any
-    ) -> Any:
+    async def call(self, tool: _Called, inner: Callable[..., Any], ctx: Any, given: Any) -> Any:
         """Make a tool call through the seam. inner: the tool's own function."""
         if ctx.tool_name in self.unfinished:
             self.again = self.unfinished[ctx.tool_name]
@@ -191,24 +127,19 @@ class Scope:
                     found = await self._to_its_end(work)
                 else:
                     found = await work if inspect.isawaitable(work) else work
-            except ModelBehaviorError as error:
+            except agents.ModelBehaviorError as error:
                 if str(error).startswith(f"Invalid JSON input for tool {ctx.tool_name}"):
-                    self._misfit(tool, ctx.tool_call_id, given, error)
+                    _note_misfit(tool, ctx, given, error)
                 raise
-            is_agent = getattr(tool, "_is_agent_tool", False)
-            if is_agent and any(result.interruptions for result in place.results):
+            if _is_paused(tool, ctx):
                 raise not_attempted(_Paused("it waits for an approval"))
             return found
 
-        around = _place.get()
-        calls = f"{'' if around is None else around.calls}/{ctx.tool_name} {ctx.tool_call_id}"
-        place = _Place(calls, [])
         # The model is told that a call took too long: one that ran on would have it made again.
-        is_timed = getattr(tool, "timeout_seconds", None) is not None
+        seconds = getattr(tool, "timeout_seconds", None)
         task = asyncio.current_task()
         assert task is not None
-        self._working.add(task)
-        token = _place.set(place)
+        self.working.add(task)
         try:
             return await self.seam.tool(
                 ctx.tool_name,  # the current name, as a copy of the tool may have another
@@ -216,25 +147,28 @@ class Scope:
                 do,
                 id=ctx.tool_call_id,
                 effect=_effect_of(tool, self.seam),
-                form=RESULT,
+                form=_RESULT,
                 function=getattr(tool, "__wrapped__", None),
-                finishing=0.0 if is_timed else self.seam.adapter.finishing,
+                finishing=self.seam.adapter.finishing if seconds is None else 0.0,
             )
         except _Paused:
             return None  # as the SDK does until the agent goes on
         except (Exception, asyncio.CancelledError) as error:
             if _tells_of_errors(tool):
-                self.failed[ctx.tool_call_id] = _as_seen(tool, error)
+                late = seconds is not None and isinstance(error, asyncio.CancelledError)
+                seen = (
+                    TimeoutError(f"{tool.name} took longer than {seconds:g} s") if late else error
+                )
+                self.failed[ctx.tool_call_id] = seen
                 if label and isinstance(error, Exception) and _had_effect(self.seam.run, label):
                     self.unfinished[ctx.tool_name] = error
             raise
         finally:
-            self._working.discard(task)
-            _place.reset(token)
+            self.working.discard(task)
 
-    async def _to_its_end(self, work: Awaitable[Any]) -> Any:
+    async def _to_its_end(self, work: Any) -> Any:
         """Await a call in a thread, which cannot be stopped, even if this code is cancelled."""
-        task: asyncio.Task[Any] = asyncio.create_task(_awaited(work))
+        task: asyncio.Future[Any] = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -248,26 +182,8 @@ class Scope:
         known = self.seam.run.cancellations
         return 0 if known is None else known.count()
 
-    def _misfit(
-        self, tool: FunctionTool | CustomTool, call: str, given: Any, error: ModelBehaviorError
-    ) -> None:
-        """Tell the model what is wrong with arguments that kept the tool from running."""
-        not_attempted(error)
-        hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_ARGUMENTS)
-        tools = {tool.name: getattr(tool, "params_json_schema", None)}
-        refusal = refusal_of(Asked(call, tool.name, given), tools)
-        what = "they have not the form that it takes" if refusal is None else refusal.text
-        self._misfits[call] = f"The tool was not called: its arguments do not fit. {what}"
 
-    def _told(self, given: ToolErrorFormatterArgs[Any]) -> str | None:
-        return self._misfits.get(given.call_id)
-
-
-async def _awaited(work: Awaitable[Any]) -> Any:
-    return await work
-
-
-async def until_done(tasks: set[asyncio.Task[Any]]) -> None:
+async def until_done(tasks: set[asyncio.Future[Any]]) -> None:
     """Wait for tasks even if cancelled meanwhile; the cancellation is raised when they are done."""
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
@@ -280,24 +196,44 @@ async def until_done(tasks: set[asyncio.Task[Any]]) -> None:
         raise cancelled
 
 
-def _pass_through_scope(tool: Tool) -> None:
+def _note_misfit(tool: Any, ctx: Any, given: Any, error: agents.ModelBehaviorError) -> None:
+    """Have the model told what is wrong with arguments that kept the tool from running."""
+    not_attempted(error)
+    hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_ARGUMENTS)
+    tools = {tool.name: getattr(tool, "params_json_schema", None)}
+    refusal = refusal_of(Asked(ctx.tool_call_id, tool.name, given), tools)
+    what = "they have not the form that it takes" if refusal is None else refusal.text
+    text = f"The tool was not called: its arguments do not fit. {what}"
+    config = ctx.run_config or agents.RunConfig()
+    if config.tool_error_formatter is None:
+        ctx.run_config = replace(config, tool_error_formatter=lambda _given: text)
+
+
+def _is_paused(tool: Any, ctx: Any) -> bool:
+    """Whether this call of an agent used as a tool waits for an approval inside."""
+    call = getattr(ctx, "tool_call", None)
+    if call is None or not getattr(tool, "_is_agent_tool", False):
+        return False
+    result = peek_agent_tool_run_result(call, scope_id=get_agent_tool_state_scope(ctx))
+    return result is not None and bool(result.interruptions)
+
+
+def _pass_through_scope(tool: agents.Tool) -> None:
     """Make a tool's calls pass through whatever scope is current when they are made."""
-    if not isinstance(tool, FunctionTool | CustomTool):
+    if not isinstance(tool, agents.FunctionTool | agents.CustomTool):
         return
     with _lock:
-        invoker: Any = tool.on_invoke_tool
+        holder: Any = tool
+        name = "on_invoke_tool"
         # The SDK's error handling stays outside, so that the call's own error is seen.
-        inner: Any = getattr(invoker, "_invoke_tool_impl", None)
-        if inner is None or not hasattr(invoker, "__agents_bind_function_tool__"):
-            if not getattr(invoker, _PASSES, False):
-                tool.on_invoke_tool = _passing(tool, invoker)
-        elif not getattr(inner, _PASSES, False):
-            invoker._invoke_tool_impl = _passing(tool, inner)  # it has no other place
+        if hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__"):
+            holder, name = tool.on_invoke_tool, "_invoke_tool_impl"  # it has no other place
+        inner = getattr(holder, name)
+        if not getattr(inner, _PASSES, False):
+            setattr(holder, name, _passing(tool, inner))
 
 
-def _passing(
-    tool: FunctionTool | CustomTool, inner: Callable[..., Any]
-) -> Callable[..., Awaitable[Any]]:
+def _passing(tool: _Called, inner: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(inner)
     async def invoke(ctx: Any, given: Any) -> Any:
         scope = active()
@@ -310,11 +246,11 @@ def _passing(
     return invoke
 
 
-def _tells_of_errors(tool: FunctionTool | CustomTool) -> bool:
+def _tells_of_errors(tool: _Called) -> bool:
     """Whether the SDK itself tells the model about an error of this tool."""
-    if not isinstance(tool, FunctionTool):
+    if not isinstance(tool, agents.FunctionTool):
         return False
-    return resolve_function_tool_failure_error_function(tool) is default_tool_error_function
+    return resolve_function_tool_failure_error_function(tool) is agents.default_tool_error_function
 
 
 def _had_effect(run: Run, label: str) -> bool:
@@ -327,37 +263,40 @@ def _had_effect(run: Run, label: str) -> bool:
     )
 
 
-def _as_seen(tool: FunctionTool | CustomTool, error: BaseException) -> BaseException:
-    seconds = getattr(tool, "timeout_seconds", None)
-    if seconds is None or not isinstance(error, asyncio.CancelledError):
-        return error
-    return TimeoutError(f"{tool.name} took longer than {seconds:g} s")
-
-
-def _effect_of(tool: FunctionTool | CustomTool, seam: Seam) -> Effect | None:
+def _effect_of(tool: _Called, seam: Seam) -> Effect | None:
     """The effect that an MCP server declares; READ for an agent as a tool, whose calls are recorded."""
     if getattr(tool, "_is_agent_tool", False):
         return Effect.READ
     return seam.adapter.hinted(tool.name, getattr(tool, "mcp_annotations", None))
 
 
+def _dump_result(value: Any) -> Any:
+    """JSON that reads the same to the model as the value would."""
+    if isinstance(value, list):
+        return [_dump_result(item) for item in value]
+    if isinstance(value, BaseModel) and type(value).__module__ == "agents.tool":
+        return value.model_dump(mode="json", warnings=False, exclude_none=True)
+    return value if isinstance(value, str | int | float | bool | dict | None) else str(value)
+
+
+_RESULT = Form(_dump_result)
 _SCOPES = Scopes[Scope]("openai_agents", lambda scope: scope.seam.run)
 
 
 @asynccontextmanager
 async def entered(seam: Seam) -> AsyncGenerator[Scope]:
     """Make the agents that this code, its tasks and its threads run pass through a seam."""
-    replace_method(Runner, "run", _run)
-    replace_method(Runner, "run_streamed", _run_streamed)
+    replace_method(run_loop, "get_model", _resolving)
+    replace_method(run_loop, "get_model_settings", _resolving)
     replace_method(AgentBase, "get_all_tools", _get_all_tools)
-    replace_method(InputGuardrail, "run", _judges)
-    replace_method(OutputGuardrail, "run", _judges)
+    replace_method(agents.InputGuardrail, "run", _judges)
+    replace_method(agents.OutputGuardrail, "run", _judges)
     scope = Scope(seam)
     try:
         with _SCOPES.entered(scope):
             yield scope
     finally:
-        await scope.settle()
+        await until_done(scope.working)
 
 
 def active() -> Scope | None:
@@ -369,40 +308,27 @@ def active() -> Scope | None:
     return scope
 
 
-def _run(original: Any) -> Any:
-    async def run(cls: Any, starting_agent: Any, input: Any, **options: Any) -> Any:
+def _resolving(original: Any) -> Any:
+    def resolve(agent: Any, config: agents.RunConfig) -> Any:
         scope = active()
-        if scope is not None:
-            options = scope.options(starting_agent, options)
-        return _noted(await original(cls, starting_agent, input, **options))
+        return original(agent, config) if scope is None else scope.resolved(original, agent, config)
 
-    return run
+    return resolve
 
 
-def _run_streamed(original: Any) -> Any:
-    order = list(inspect.signature(original).parameters)
-
-    def run_streamed(cls: Any, *args: Any, **options: Any) -> Any:
-        scope = active()
-        if scope is not None:
-            options = {**dict(zip(order[1:], args, strict=False)), **options}
-            options = scope.options(options["starting_agent"], options)
-            args = ()
-        return _noted(original(cls, *args, **options))
-
-    return run_streamed
-
-
-def _noted(result: Any) -> Any:
-    place = _place.get()
-    if place is not None:
-        place.results.append(result)
-    return result
+def _renamed(model: agents.Model, name: str) -> agents.Model:
+    """The same model with another name: of its class, with its client."""
+    if not isinstance(getattr(model, "model", None), str):
+        why = f"{type(model).__name__} has no attribute `model` that could be another; give the agent its"
+        raise NoSuchModel(name, f"{why} model by name, so that RunConfig.model_provider makes it")
+    renamed: Any = copy.copy(model)
+    renamed.model = name
+    return cast("agents.Model", renamed)
 
 
 def _get_all_tools(original: Any) -> Any:
-    async def get_all_tools(self: Any, run_context: Any) -> list[Tool]:
-        found: list[Tool] = await original(self, run_context)
+    async def get_all_tools(self: Any, run_context: Any) -> list[agents.Tool]:
+        found: list[agents.Tool] = await original(self, run_context)
         if active() is not None:
             for tool in found:
                 _pass_through_scope(tool)
@@ -439,24 +365,15 @@ class _Known:
 _KNOWN: WeakKeyDictionary[object, dict[int, _Known]] = WeakKeyDictionary()
 
 
-def hold_session(run: Run, session: Session, *, closing: bool) -> Session:
-    """The session for one attempt. A session that the provider stores is returned as it is.
-
-    closing: give each call without an output one, as the SDK would drop the call and the model would not
-    know of it. False where the attempt goes on with such a call.
-    """
-    theirs = isinstance(session, OpenAIConversationsSession)
-    if theirs or is_openai_responses_compaction_aware_session(session):
-        return session
-    return HeldSession(run, session, closing=closing)
-
-
 class HeldSession(Session):
     """A session as one attempt sees it; only `keep` writes its additions to the real one.
 
     After a failed attempt the next one starts from the original items; if the run ends with it, its
     conversation is kept. A session whose methods take the run's context (`wrapper`), as some do to keep
     tenants apart, receives it.
+
+    closing: give each call without an output one, as the SDK would drop the call and the model would not
+    know of it. False where the attempt goes on with such a call.
     """
 
     def __init__(self, run: Run, session: Session, *, closing: bool) -> None:
@@ -464,12 +381,7 @@ class HeldSession(Session):
         self._closing = closing
         self._of_run = _KNOWN.setdefault(run.session, {})
         self._items: list[Any] | None = None
-        methods: list[Callable[..., Any]] = [
-            session.get_items,
-            session.add_items,
-            session.pop_item,
-            session.clear_session,
-        ]
+        methods = (session.get_items, session.add_items, session.pop_item, session.clear_session)
         self._takes_context = all(_takes(method, "wrapper") for method in methods)
         self._context: dict[str, Any] = {}
         self.session_id = session.session_id
@@ -524,20 +436,18 @@ class HeldSession(Session):
             if known is None:
                 known = _Known(await self._read())
                 self._of_run[id(self._session)] = known
-            self._items = list(whole_input(known.before) if self._closing else known.before)
+            self._items = list(
+                repaired(RESPONSES, known.before).messages if self._closing else known.before
+            )
         return self._items
 
 
 def _takes(method: Callable[..., Any], name: str) -> bool:
-    """Whether a method takes a keyword argument of this name."""
+    """Whether a method takes an argument of this name."""
     try:
-        parameter = inspect.signature(method).parameters.get(name)
-    except Exception:
+        return name in inspect.signature(method).parameters
+    except (TypeError, ValueError):
         return False
-    return parameter is not None and parameter.kind in (
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.KEYWORD_ONLY,
-    )
 
 
 def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
@@ -548,28 +458,18 @@ def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 # The adapter --------------------------------------------------------------------------------------
 
-_OPTIONS = frozenset(inspect.signature(Runner.run).parameters) - {"starting_agent", "input"}
+_OPTIONS = frozenset(inspect.signature(agents.Runner.run).parameters) - {"starting_agent", "input"}
 _OF_A_STATE = {"previous_response_id", "conversation_id", "auto_previous_response_id"}
 """Options that a `RunState` brings along."""
 
 
-class Result(RunResult):
-    """A `RunResult` of which the journal stores the output only, not its agents or the user's context."""
-
-    __dataclass_fields__: ClassVar = {
-        "final_output": RunResult.__dataclass_fields__["final_output"]
-    }
+def _kept(kind: type) -> type:
+    """A class of results of which the journal stores the output only, not agents or the user's context."""
+    fields = {"final_output": kind.__dict__["__dataclass_fields__"]["final_output"]}
+    return type(kind.__name__, (kind,), {"__dataclass_fields__": fields, "__module__": __name__})
 
 
-class StreamedResult(RunResultStreaming):
-    """A `RunResultStreaming` of which the journal stores the output only."""
-
-    __dataclass_fields__: ClassVar = {
-        "final_output": RunResultStreaming.__dataclass_fields__["final_output"]
-    }
-
-
-_KEPT: Mapping[type, type] = {RunResult: Result, RunResultStreaming: StreamedResult}
+_KEPT = {kind: _kept(kind) for kind in (agents.RunResult, agents.RunResultStreaming)}
 
 
 class OpenAIAgentsAdapter(Adapter):
@@ -586,6 +486,7 @@ class OpenAIAgentsAdapter(Adapter):
     name = "openai-agents"
     asyncio_only = True
     validates = True
+    on_wire = True
 
     async def attempt(
         self, seam: Seam, task: Any, *, on_event: Callable[[Any], Any] | None = None, **options: Any
@@ -596,10 +497,11 @@ class OpenAIAgentsAdapter(Adapter):
             known = ", ".join(sorted(_OPTIONS))
             raise UsageError(f"Runner.run takes no {unknown}; its options are: on_event, {known}")
         session = options.get("session")
-        if session is not None:
-            closing = not isinstance(task, RunState)
-            session = options["session"] = hold_session(seam.run, session, closing=closing)
-        if isinstance(session, HeldSession):
+        # The SDK itself writes what the provider stores.
+        is_theirs = isinstance(session, agents.OpenAIConversationsSession)
+        if not (session is None or is_theirs or compacts_itself(session)):
+            closing = not isinstance(task, agents.RunState)
+            session = options["session"] = HeldSession(seam.run, session, closing=closing)
             seam.at_failure(f"session {session.session_id}", session.keep)
         async with entered(seam) as scope:
             handlers = options.get("error_handlers")
@@ -608,7 +510,7 @@ class OpenAIAgentsAdapter(Adapter):
                 options["error_handlers"] = {
                     kind: _heard(kind, handler, handled) for kind, handler in handlers.items()
                 }
-            result = await self._run(_begun(seam, task), options, on_event)
+            result = await self._run(task, options, on_event)
             while result.interruptions:
                 state = result.to_state()
                 decide(seam, state, result.interruptions)
@@ -630,8 +532,8 @@ class OpenAIAgentsAdapter(Adapter):
         self, given: Any, options: dict[str, Any], on_event: Callable[[Any], Any] | None
     ) -> Any:
         if on_event is None:
-            return await Runner.run(self.target, given, **options)
-        result = Runner.run_streamed(self.target, given, **options)
+            return await agents.Runner.run(self.target, given, **options)
+        result = agents.Runner.run_streamed(self.target, given, **options)
         try:
             async for event in result.stream_events():
                 told = on_event(event)
@@ -648,17 +550,17 @@ class OpenAIAgentsAdapter(Adapter):
         """The agents' models, and the default client for models given by name."""
         models = [agent.model for agent in agents_of(self.target)]
         given = get_default_openai_client()
-        return [given if not isinstance(model, Model) else model for model in models]
+        return [given if not isinstance(model, agents.Model) else model for model in models]
 
     def layers(self) -> Iterable[RetryLayer]:
         """The SDK's own retries."""
-        agents = list(agents_of(self.target))
-        for one in agents:
+        known = list(agents_of(self.target))
+        for one in known:
             retry = one.model_settings.retry
             if retry is not None and retry.max_retries:
                 where = f"agents.ModelSettings.retry of {one.name!r}"
                 yield RetryLayer(where, retry.max_retries, "leave it out")
-        named_only = any(not isinstance(one.model, Model) for one in agents)
+        named_only = any(not isinstance(one.model, agents.Model) for one in known)
         if named_only and get_default_openai_client() is None:
             remedy = "give agents.set_default_openai_client() one with max_retries=0"
             yield RetryLayer("the client that agents makes", openai.DEFAULT_MAX_RETRIES, remedy)
@@ -670,12 +572,12 @@ class OpenAIAgentsAdapter(Adapter):
         """Read what went wrong from the messages of two classes, and from a guardrail's output."""
         ruled: Any = getattr(error, "guardrail_result", error)
         info = getattr(getattr(ruled, "output", None), "output_info", None)
-        if isinstance(error, AgentsException) and info not in (None, ""):
+        if isinstance(error, agents.AgentsException) and info not in (None, ""):
             hint(
                 error,
                 hint=f"A guardrail refused this: {shown(plain(info))}. Do the task without it.",
             )
-        if isinstance(error, ModelBehaviorError):
+        if isinstance(error, agents.ModelBehaviorError):
             text = str(error)
             if text.startswith("Tool ") and " not found" in text:
                 hint(error, failure_type=FailureType.WRONG_TOOL_CALLED, cause=Cause.UNKNOWN_TOOL)
@@ -684,53 +586,36 @@ class OpenAIAgentsAdapter(Adapter):
                 of = "ContentFilterFinishReasonError" if filtered else "LengthFinishReasonError"
                 failure_type, cause = ENDINGS[of]
                 hint(error, failure_type=failure_type, cause=cause)
-        elif isinstance(error, UserError) and error.__cause__ is None:
+        elif isinstance(error, agents.UserError) and error.__cause__ is None:
             hint(error, category=Category.CONFIGURATION)
-
-
-def _begun(seam: Seam, task: Any) -> Any:
-    """The input of a run: the task, followed by the conversation so far."""
-    turns = seam.carried
-    if not turns or isinstance(task, RunState):
-        return task
-    told = refused(seam.run)
-    return [*ItemHelpers.input_to_new_input_list(task), *history_of(turns, told, seam.use)]
 
 
 def _heard(kind: str, handler: Any, handled: list[str]) -> Any:
     """A user's error handler that notes its kind in `handled` when it makes the final output."""
-    if not callable(handler):
-        return handler
 
     @functools.wraps(handler)
-    def handle(found: Any) -> Any:
+    async def handle(found: Any) -> Any:
         made = handler(found)
-        if inspect.isawaitable(made):
-            return _noted(made)
-        return note(made)
-
-    async def _noted(made: Awaitable[Any]) -> Any:
-        return note(await made)
-
-    def note(made: Any) -> Any:
+        made = await made if inspect.isawaitable(made) else made
         if made is not None:
             handled.append(kind)
         return made
 
-    return handle
+    return handle if callable(handler) else handler
 
 
 def _handed_on(scope: Scope, result: Any) -> BaseException | None:
     """The last tool call's error, where its message for the model became the result."""
     last = next(
-        (one for one in reversed(result.new_items) if isinstance(one, ToolCallOutputItem)), None
+        (one for one in reversed(result.new_items) if isinstance(one, agents.ToolCallOutputItem)),
+        None,
     )
     if last is None or last.output != result.final_output:
         return None
     return scope.failed.get(last.call_id or "")
 
 
-def agents_of(agent: Agent[Any]) -> Iterator[Agent[Any]]:
+def agents_of(agent: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
     """An agent and all agents it reaches by handoffs and as tools."""
     waiting, seen = [agent], set[int]()
     while waiting:
@@ -739,17 +624,21 @@ def agents_of(agent: Agent[Any]) -> Iterator[Agent[Any]]:
             continue
         seen.add(id(found))
         yield found
-        held = [_target_of(one) if isinstance(one, Handoff) else one for one in found.handoffs]
+        held = [
+            _target_of(one) if isinstance(one, agents.Handoff) else one for one in found.handoffs
+        ]
         held += [getattr(tool, "_agent_instance", None) for tool in found.tools]
-        waiting += [one for one in held if isinstance(one, Agent)]
+        waiting += [one for one in held if isinstance(one, agents.Agent)]
 
 
-def _target_of(handoff: Handoff[Any, Any]) -> Any:
+def _target_of(handoff: agents.Handoff[Any, Any]) -> Any:
     kept = handoff._agent_ref  # a handoff does not say it otherwise
     return None if kept is None else kept()
 
 
-def decide(seam: Seam, state: RunState[Any], items: Sequence[ToolApprovalItem]) -> None:
+def decide(
+    seam: Seam, state: agents.RunState[Any], items: Sequence[agents.ToolApprovalItem]
+) -> None:
     """Apply a person's decision to each of these calls, or ask about the first one without a decision.
 
     An approved call is made. A call that happened elsewhere, according to a journal of 0.1.0, is not: the
@@ -763,29 +652,11 @@ def decide(seam: Seam, state: RunState[Any], items: Sequence[ToolApprovalItem]) 
             state.reject(item, rejection_message=as_text(said.value))
         elif said.decision == "rejected":
             state.reject(item, rejection_message=said.told)
+            seam.refused(name, given, said.told, id=_id(item))
         else:
             state.approve(item)
 
 
-def refused(run: Run) -> Callable[[str], str | None]:
-    """A function that gives what the model is told about a call, by its id, that was not approved."""
-    journal = run.session.state
-    asked = {
-        event.subject.rsplit(":", 2)[1]
-        for event in run.session.events
-        if isinstance(event, ApprovalAsked)
-        and event.kind == "call"
-        and event.subject not in journal.approved
-        and event.subject not in journal.calls
-    }
-
-    def told(call: str) -> str | None:
-        subject = digest(run.salt, f"approval {call}")
-        return DEFAULT_APPROVAL_REJECTION_MESSAGE if subject in asked else None
-
-    return told
-
-
-def _id(item: ToolApprovalItem) -> str:
+def _id(item: agents.ToolApprovalItem) -> str:
     raw: Any = item.raw_item
     return str(item.call_id or (raw.get("id") if isinstance(raw, dict) else raw.id))

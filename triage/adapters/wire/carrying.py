@@ -11,6 +11,7 @@ from triage.adapters.conversations import (
     carried,
     continued,
     guidance_text,
+    is_of_seam,
     records_tools,
     repaired,
     use,
@@ -46,7 +47,11 @@ class Carrying:
         self._run = run
         # A function that may keep other state than its conversation begins a new one.
         goes_on_here = run.session.state.carried or goes_on(run.session) or records_tools(run)
-        turns = carried(run) if goes_on_here else ()
+        turns = [
+            one
+            for one in (carried(run) if goes_on_here else ())
+            if one.kind == "tool" or not is_of_seam(run, one.name)
+        ]
         names = dict.fromkeys(one.conversation for one in turns if one.kind == "model")
         self._waiting = {
             name: [one for one in turns if one.kind == "tool" or one.conversation == name]

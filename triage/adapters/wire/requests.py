@@ -50,6 +50,8 @@ __all__ = [
 _LONGEST = 4_000
 _DIGITS = 32
 """Of the digest of a request."""
+_DRAWN = frozenset({"prompt_cache_key", "metadata"})
+"""Fields that clients may fill anew in each run. They decide no answer."""
 _DIGESTS = ("x-amz-content-sha256", "content-md5", "content-digest", "digest")
 """Headers that name the digest of a body."""
 _SIGNED_S = 120.0
@@ -254,19 +256,27 @@ class ModelRequest:
         )
         carried = self._conversation.carried
         said_before = b"" if carried is None else json.dumps(carried.turns).encode()
+        decisive = path.encode() + b"\n" + self._decisive(raw) + said_before
         provider = self._endpoint.provider
         limit = max_tokens_of(self._body)
         self._call = ModelCall(
             name=f"{provider} {who or inside}".rstrip(),
             model=(self._other_model or "") or self._model(path),
             said=self._endpoint.wire.new_in(messages),
-            key=sha256(path.encode() + b"\n" + raw + said_before).hexdigest()[:_DIGITS],
+            key=sha256(decisive).hexdigest()[:_DIGITS],
             form=Form(read=self._read),
             is_brief=is_brief(limit),
             max_tokens=None if self._signed or limit is None or limit <= BRIEF else limit,
             is_seen=True,
             conversation=self._conversation.name,
         )
+
+    def _decisive(self, raw: bytes) -> bytes:
+        """The part of a request's body that decides its answer."""
+        if _DRAWN.isdisjoint(self._body):
+            return raw
+        kept = {name: value for name, value in self._body.items() if name not in _DRAWN}
+        return json.dumps(kept).encode()
 
     def _model(self, path: str) -> str:
         named = self._body.get("model")

@@ -87,6 +87,11 @@ class Played(NamedTuple):
         """
         about = step.metadata or {}
         within = str(about.get("within", "")).partition(" ")[0]
+        if step.action == "model" and not within and "call" not in about:
+            # A failed try names no call; the call's next try, or its end, comes behind it.
+            later = iter(self.models)
+            after = next(later, None) if any(one is step for one in later) else None
+            return "" if after is None else self.owner(after)
         if within or step.action == "model":
             name = re.split(r"[ /#:]", str(about.get("call", "")))
             return within or next((one for one in self.world.script.helpers if one in name), "")
