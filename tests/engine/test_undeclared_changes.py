@@ -440,11 +440,11 @@ CHANGES = """
     lease_machine place_order make_payment wire_money reply_to_customer reimburse_traveller rescind_offer
     commit_changes import_contacts export_to_crm record_payment tip_driver waive_fee override_limit
     withhold_tax remit_tax nominate_candidate uninstall_app reinstate_user mcp__bank__repay reassign_ticket
-    send_mail delete_row book_flight issue_refund mcp.crm.update
+    refuel_data send_mail delete_row book_flight issue_refund mcp.crm.update
 """
 READS = """
     get_lease get_place_details search_orders get_commit list_imports read_reply get_invoice view_record
-    check_order count_pledges find_rewards estimate_cost python think navigate
+    check_order can_send_mms count_pledges find_rewards estimate_cost python think navigate
 """
 
 

@@ -252,7 +252,8 @@ READ_VERBS = _listed_words("describe fetch find get lookup read search view")
 
 LOOKING_VERBS = _listed_words(
     """
-    calculate check compare compute count estimate has is list preview query show summarize validate verify
+    calculate can check compare compute count estimate has is list preview query show summarize validate
+    verify
     """
 )
 """What follows one of these is its object, also where the word could be a verb: `check_stock`."""
@@ -281,7 +282,7 @@ CHANGING_VERBS = _listed_words(
     duplicate earn edit eject elect emit empty enable encrypt end endorse enforce engage enlist enqueue
     enrich enroll ensure enter erase escalate establish evacuate eval evaluate evict exchange exec execute
     exempt expand expedite expel expire extend fax feed fill finalize finish fire fix flag flush fly
-    follow forfeit forget forgive fork format forward free freeze fulfil fulfill fund furnish garnish
+    follow forfeit forget forgive fork format forward free freeze fuel fulfil fulfill fund furnish garnish
     generate give go grant hang heal heat hedge hide hire hold hydrate ignore impersonate impose incr
     increase increment indemnify inform ingest init initialize initiate inject insert install instruct
     insure interrupt invest invite invoke isolate join jump keep kick kill launch leave lend lift link
