@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import agents as sdk
@@ -486,3 +487,38 @@ async def outcome(way: Way, failure: Failure, **options: Any) -> str:
 
 def _names_a_change(text: str) -> bool:
     return "charge" in text or "send" in text
+
+
+# The page -------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "your-own-loop.md"
+OPENS, CLOSES = "<!-- saved -->\n", "<!-- end of saved -->"
+
+
+def shown() -> dict[tuple[str, str], list[str]]:
+    """The outcomes on the page, by agent and by how it is wrapped."""
+    text = PAGE.read_text(encoding="utf-8").partition(OPENS)[2].partition(CLOSES)[0]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+    return {(name, wrapped.strip("`")): cells for name, wrapped, *cells in rows}
+
+
+def row_of(way: Way) -> tuple[str, str]:
+    """The row of a way: whole and streamed answers share one."""
+    return way.name.removesuffix(", streamed"), way.wrapped
+
+
+async def main() -> None:
+    """Play everything, and write the page anew."""
+    found: dict[tuple[str, str], list[list[str]]] = {}
+    for way in WAYS:
+        outcomes = [await outcome(way, failure) for failure in FAILURES.values()]
+        found.setdefault(row_of(way), []).append(outcomes)
+    lines = [f"| agent | wrapped as | {' | '.join(FAILURES)} |", "|---" * (len(FAILURES) + 2) + "|"]
+    for (name, wrapped), played in found.items():
+        cells = [" or ".join(dict.fromkeys(column)) for column in zip(*played, strict=True)]
+        lines.append(f"| {name} | `{wrapped}` | {' | '.join(cells)} |")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(OPENS)
+    table = "\n".join(lines)
+    PAGE.write_text(
+        f"{before}{OPENS}{table}\n{CLOSES}{rest.partition(CLOSES)[2]}", encoding="utf-8"
+    )
