@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from pydantic_agents import Scripted, call, kinds_of, models_of, staged, tools_of
 from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai import BinaryContent, ModelRetry, ToolReturn
+from pydantic_ai import BinaryContent, ModelRetry, Tool, ToolReturn
 from pydantic_ai.exceptions import (
     ModelHTTPError,
 )
@@ -24,7 +25,15 @@ from pydantic_ai.models.function import FunctionModel
 from support import always
 
 import triage
-from triage import Escalate, Limits, Replan, Retry, TriageEscalationError
+from triage import (
+    Escalate,
+    Limits,
+    Replan,
+    Retry,
+    TriageEscalationError,
+    TriageSuspendedError,
+    approve,
+)
 from triage.core import Event
 from triage.testing.adapter_contract import Fails, Rule, Script, asks, check_wire, says
 from triage.testing.adapter_contract import call as wanted
@@ -100,6 +109,30 @@ async def test_a_stream_is_recorded_and_given_again_to_who_listens() -> None:
     assert models_of(events)[0].usage == triage.Usage(10, 5, calls=1, model="scripted")
 
 
+async def test_answers_recorded_where_the_framework_asks_are_given_again(tmp_path: Path) -> None:
+    """As in journals of versions before 0.3.0, also where the model is known to ask over HTTP."""
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    async with staged(Script(BOTH)) as stage:
+        effects = stage.world.effects
+        await triage.wrap(stage.agent, effects=effects).run("go")
+        known = len(stage.world.requests)
+        tools = [
+            Tool(tool, requires_approval=tool.__name__ == "charge")
+            for tool in stage.world.functions()
+        ]
+        agent = PydanticAgent(stage.agent.model, tools=tools)
+        first = triage.wrap(agent, effects=effects, store=store, seam="off")
+        with pytest.raises(TriageSuspendedError) as waits:
+            await first.run("go")
+        await first.store.close()
+        second = triage.wrap(agent, effects=effects, store=store)
+        result = await second.resume(waits.value.token, approve())
+        await second.store.close()
+    assert result.output == "done"
+    assert stage.world.deeds == ["search(x)", "charge(300)"] * 2
+    assert len(stage.world.requests) - known == 3, "an answer was asked for again"
+
+
 # Tools ----------------------------------------------------------------------------------------------
 
 
@@ -172,7 +205,7 @@ async def test_a_charge_that_was_lost_is_asked_about_even_if_the_tool_asks_for_a
 
     agent = PydanticAgent(Scripted(call("charge", cents=3)).model, tools=[charge])
     wrapped = triage.wrap(agent, always(Retry()), effects={"charge": "once"})
-    with pytest.raises(triage.TriageSuspendedError, match="did charge with"):
+    with pytest.raises(TriageSuspendedError, match="did charge with"):
         await wrapped.run("go")
     assert did == [3]
 

@@ -544,7 +544,8 @@ class Seam:
         """
         kind = Kind(type(model), name)
         self.run.check_open()
-        if kind in ON_WIRE and not self._is_unseen:
+        given_again = tally(self.run).replaying and self._was_recorded(name)
+        if kind in ON_WIRE and not (self._is_unseen or given_again):
             return Unheard(kind, None, None, here=False, who=who)
         here = kind in UNHEARD or self._is_unseen or self._was_recorded(name)
         # It is written into the request that leaves, as those of earlier attempts did.

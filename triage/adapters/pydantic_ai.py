@@ -45,7 +45,7 @@ from triage.strategies import RetryLayer
 
 from . import base
 from .asked_together import answers_to
-from .calls import Failed, Form, StreamLeft, within
+from .calls import Failed, Form, StreamLeft, key_of, within
 
 __all__ = ["PydanticAIAdapter"]
 
@@ -342,16 +342,15 @@ def _options(
     settings: ai.ModelSettings | None,
     parameters: models.ModelRequestParameters,
 ) -> base.ModelOptions:
-    """What is recorded of a request.
-
-    It is known again without times and without instructions, which may be made anew for each request.
-    """
-    parts = [part for message in messages for part in message.parts]
-    said = [
-        [part.part_kind, *(getattr(part, name, None) for name in _TELLING)]
-        for part in parts
-        if not isinstance(part, ai.SystemPromptPart)
-    ]
+    """What is recorded of a request. Times and instructions, which may change, do not make it another."""
+    said = ""
+    for message in messages:
+        parts = [
+            [part.part_kind, *(getattr(part, name, None) for name in _TELLING)]
+            for part in message.parts
+            if not isinstance(part, ai.SystemPromptPart)
+        ]
+        said = key_of([said, parts])
     tools = [*parameters.function_tools, *parameters.output_tools]
     return {
         "form": ANSWER,
@@ -448,9 +447,9 @@ def _load_result(data: Any) -> Any:
 
 def _failed(data: Any) -> Failed | None:
     kind = mapping(data).get(_KIND)
-    if kind not in ("ModelRetry", "ToolFailed"):
-        return None
-    return Failed(as_text(data["message"]), kind, refuses=kind == "ModelRetry")
+    refuses = kind == "ModelRetry"
+    told = refuses or kind == "ToolFailed"
+    return Failed(as_text(data["message"]), kind, refuses=refuses) if told else None
 
 
 RESULT = Form(_dump_result, _load_result, failed=_failed)
