@@ -9,6 +9,7 @@ from typing import Any
 
 import agents
 import anyio
+import openai
 import pytest
 from agents.testing import assistant_message
 from sdk_agents import Desk, Refused, calls, model, over_http, says, steps_of, told
@@ -368,9 +369,41 @@ async def test_after_a_guardrails_verdict_the_answer_is_asked_anew_and_not_the_j
         calls("charge 1", cents=300), says("4111"), says("paid"), output_guardrails=[judged]
     )
     judge.model = (verdicts := model(says("bad"), says("good")))
-    assert (await desk.agent().run("Pay.")).final_output == "paid"
+    assert (await desk.agent(Retry("Tell no card.")).run("Pay.")).final_output == "paid"
     assert (len(desk.model.calls), len(verdicts.calls)) == (3, 2)
     assert desk.did == ["charge 300"]
+    assert told(desk.asked())[-1] == "Tell no card."
+    assert verdicts.calls[-1].input == [{"role": "user", "content": "paid"}]
+
+
+def chat(url: str, client: openai.AsyncOpenAI) -> agents.Model:
+    return agents.OpenAIChatCompletionsModel("m", client)
+
+
+async def test_a_judge_that_is_asked_over_http_is_told_no_hint_and_its_words_are_no_answer() -> (
+    None
+):
+    judge: agents.Agent[Any] = agents.Agent(name="judge", instructions="You are judge, who helps.")
+
+    @agents.output_guardrail
+    async def judged(context: Any, agent: Any, given: Any) -> agents.GuardrailFunctionOutput:
+        judge.model = agent.model
+        found = await agents.Runner.run(judge, given)
+        return agents.GuardrailFunctionOutput(None, tripwire_triggered=found.final_output == "bad")
+
+    rules = (
+        Rule(answers("paid"), "Not 4111."),
+        Rule(answers("4111"), "receipt 5"),
+        Rule(asks(call("charge", cents=300))),
+    )
+    verdicts = Helper((Rule(answers("bad"), "4111"), Rule(answers("goo", ended="length"))))
+    world = World(Script(rules, helpers={"judge": verdicts}))
+    async with over_http(world, chat, output_guardrails=[judged]) as clerk:
+        clerk.handoffs = []
+        agent = triage.wrap(clerk, always(Retry("Not 4111.")), effects=world.effects)
+        assert (await agent.run("Pay.")).final_output == "paid"
+    assert [request.who for request in world.requests] == ["", "", "judge", "", "judge"]
+    assert world.deeds == ["charge(300)"]
 
 
 async def test_the_model_is_told_why_a_guardrail_refused_its_answer() -> None:

@@ -95,6 +95,7 @@ from triage.engine import (
     current,
     decline,
     describe,
+    is_judging,
     sees_requests,
     shown,
     standing,
@@ -407,8 +408,10 @@ class Seam:
     def hint(self) -> str | None:
         """What to tell the model with its next request; usually None. It can change from call to call.
 
-        Before a call that is reused, the hint with which that was asked for.
+        Before a call that is reused, the hint with which that was asked for. None for a judge.
         """
+        if is_judging():
+            return None
         return (
             "\n".join(filter(None, (guidance_text(self.run.guidance), *self._overheard.notes)))
             or None
@@ -601,9 +604,11 @@ class Seam:
         self._overheard.mistakes.settle(self.run, who)
 
         brief = is_brief(options.get("max_tokens"))
+        judges = is_judging()
 
         def ended(answer: Answer | None, error: Exception | None) -> None:
-            self._overheard.answered(answer, error, brief=brief)
+            if not judges:
+                self._overheard.answered(answer, error, brief=brief)
             if answer is not None and answer.calls:
                 known = self._tools if tools is None else tools_by_name(tools)
                 cut = self._overheard.cut is not None

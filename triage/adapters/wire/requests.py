@@ -35,7 +35,7 @@ from triage.core.messages.base import (
     text_or_none,
     with_limit,
 )
-from triage.engine import BRIEF, Recorder, Run, calling, current
+from triage.engine import BRIEF, Recorder, Run, calling, current, is_judging
 from triage.engine.run import open_attempts
 
 from .bodies import DONE, Kept, Reader, answer_in, content_type, is_stream, kept
@@ -242,14 +242,14 @@ class ModelRequest:
         self.overheard = overheard(run)
         self._endpoint, self._body = asked
         self._signed = signed
-        self._hint = hint
+        self._hint = hint and not is_judging()  # it is for the model that is judged
         self._stream: Stream | None = None
         self._is_raised = False
         messages = self._body.get(self._endpoint.messages)
         tools = self._body.get("tools") or mapping(self._body.get("toolConfig")).get("tools")
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
         inside = within()
-        self._is_own = not inside
+        self._is_own = not (inside or is_judging())
         begins = None if inside or is_continued(self._body) else who
         self._conversation = self.overheard.sent(
             self._endpoint.wire, messages, tools, begins=begins
