@@ -9,6 +9,8 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 from support import always
 
 import triage
@@ -73,6 +75,12 @@ class Log(TypedDict):
     """The state of a graph that writes down what its nodes did."""
 
     log: Annotated[list[Any], operator.add]
+
+
+def chat_model(url: str, **more: Any) -> ChatOpenAI:
+    """OpenAI's model at this address."""
+    key = SecretStr("x")
+    return ChatOpenAI(model="m", base_url=f"{url}/v1", api_key=key, max_retries=0, **more)
 
 
 def tools_of(world: World) -> list[StructuredTool]:

@@ -14,13 +14,14 @@ import anyio.to_thread
 import pytest
 from agents.testing import ScriptedModel
 from langchain.agents import create_agent
-from langchain_agents import Scripted
+from langchain_agents import chat_model
 from langchain_core.tools import tool
 from otel_trees import Collector
 from sdk_agents import calls, says
 
 import triage
-from triage.testing.adapter_contract import Asks, Call, Says
+from triage.testing.adapter_contract import Rule, Script, World, asks, call, loopback
+from triage.testing.adapter_contract import says as said
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 PACKAGES = {
@@ -49,19 +50,11 @@ class Traced(ScriptedModel):
             return await super().get_response(*args, **options)
 
 
-class Script:
-    """Asks for a search, and then answers."""
-
-    def __init__(self) -> None:
-        self.requests: list[Any] = []
-
-    def answer(self, name: str, request: Any) -> Any:
-        self.requests.append(request)
-        return Asks((Call("search", {"query": "x"}),)) if len(self.requests) == 1 else Says("found")
+SCRIPT = Script((Rule(said("found"), "x"), Rule(asks(call("search", query="x")))))
 
 
-def wrapped(framework: str, collector: Collector, telemetry: Any) -> Any:
-    """An agent of a framework whose one tool opens a span of its own."""
+def wrapped(framework: str, url: str, collector: Collector, telemetry: Any) -> Any:
+    """An agent of a framework whose one tool opens a span of its own. url: of a provider."""
     tracer = collector.tracers.get_tracer("user")
 
     async def search(query: str) -> str:
@@ -71,7 +64,7 @@ def wrapped(framework: str, collector: Collector, telemetry: Any) -> Any:
 
     made: Any
     if framework == "langchain":
-        made = create_agent(Scripted(world=Script()), [tool(search)])
+        made = create_agent(chat_model(url), [tool(search)])
     else:
         turns = Traced([calls("search c1", query="x"), says("found")])
         made = agents.Agent(name="guide", model=turns, tools=[agents.function_tool(search)])
@@ -94,7 +87,8 @@ async def test_each_call_has_one_span_which_is_theirs_and_is_annotated(
     instrumentor.instrument(tracer_provider=collector.tracers)
     telemetry = collector.telemetry()
     try:
-        await wrapped(framework, collector, telemetry).run("hi")
+        with loopback(World(SCRIPT)) as url:
+            await wrapped(framework, url, collector, telemetry).run("hi")
         assert await anyio.to_thread.run_sync(telemetry.flush)
     finally:
         instrumentor.uninstrument()

@@ -64,6 +64,11 @@ def guidance_text(guidance: Guidance) -> str | None:
 
 def repaired(wire: Wire, messages: Iterable[Any]) -> Repaired:
     """Call `Wire.repair`; inside a run, close each completed call with its recorded result."""
+    return wire.repair(messages, LOST, outcomes())
+
+
+def outcomes() -> Callable[[Asked], Outcome]:
+    """A function that tells the outcome of a call as the journal of the current run has it."""
     run = current.get()
     reading: list[_Reading] = []
 
@@ -74,7 +79,7 @@ def repaired(wire: Wire, messages: Iterable[Any]) -> Repaired:
             reading.append(_Reading(run))
         return reading[0].of(asked)
 
-    return wire.repair(messages, LOST, outcome_of)
+    return outcome_of
 
 
 # The usual forms of messages, for adapters of others ------------------------------------------------
@@ -130,9 +135,14 @@ def passes_all(run: Recorder, adapter: str, *, models: bool) -> None:
     tally(run).beside[_MODELS] = models
 
 
+def adapter_of(run: Recorder) -> str | None:
+    """The name of the adapter that this attempt runs under; None without one."""
+    return None if run.tally is None else run.tally.beside.get(_SEAM)
+
+
 def records_tools(run: Recorder) -> bool:
     """Whether this attempt runs under an adapter, which records each tool call of its framework."""
-    return run.tally is not None and _SEAM in run.tally.beside
+    return adapter_of(run) is not None
 
 
 def records_models(run: Recorder) -> bool:

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
+from triage.adapters.conversations import adapter_of
 from triage.core import (
     AttemptStarted,
     CallFinished,
@@ -43,11 +44,17 @@ _log = child_logger("otel")
 _VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _EVERY_S = 0.1
 """How long the worker waits, in seconds, to collect events before it processes them."""
-_CALL_BACK = ("langchain ", "langgraph ")
-"""How the names of model calls begin whose framework tells instrumentation of them by callbacks."""
+_CALL_BACK = ("langchain", "langgraph")
+"""Adapters to frameworks that tell instrumentation of their model calls by callbacks."""
 _MOST_WAITING = 100
 _MOST_RUNS = 10_000
 """How many runs are traced at the same time; beyond that, the oldest is forgotten."""
+
+
+def _is_called_back() -> bool:
+    """Whether the current attempt runs under an adapter to such a framework."""
+    run = current.get()
+    return run is not None and adapter_of(run) in _CALL_BACK
 
 
 def wants_content(content: bool | None) -> bool:  # noqa: FBT001 - an option that is handed on
@@ -237,7 +244,7 @@ class Telemetry:
         living.spans[event.key] = opened
         for span in living.waiting:
             # A framework's callback begins its span before its model or tool, and not as the current one.
-            asked = span is living.waiting[-1] and event.tool.startswith(_CALL_BACK)
+            asked = span is living.waiting[-1] and _is_called_back()
             if self._is_theirs(span, event, inside=asked):
                 living.waiting.remove(span)
                 self._annotate(living, span, event)
