@@ -133,7 +133,7 @@ from .tools import (
     tools_by_name,
     trusts,
 )
-from .unheard import ON_WIRE, UNHEARD, Kind, Unheard
+from .unheard import ON_WIRE, UNHEARD, Kind, Unheard, is_listening
 from .wire.conversations import overheard
 
 __all__ = [
@@ -548,17 +548,23 @@ class Seam:
         kind = Kind(type(model), name)
         self.run.check_open()
         given_again = tally(self.run).replaying and self._was_recorded(name)
-        if kind in ON_WIRE and not (self._is_unseen or given_again):
-            return Unheard(kind, None, None, here=False, who=who)
+        is_on_wire = kind in ON_WIRE and not (self._is_unseen or given_again)
+        if is_on_wire or is_listening():
+            return Unheard(kind, None, lambda: None, here=False, who=who)
         here = kind in UNHEARD or self._is_unseen or self._was_recorded(name)
         # It is written into the request that leaves, as those of earlier attempts did.
         is_written = not here and self._was_recorded(name, here=False)
 
         def begin() -> Stream:
+            other = self.other_model
+            if other is not None and not self.adapter.switches:
+                raise NoSuchModel(other, f"{type(model).__name__} does not ask over HTTP")
             given: ModelOptions = {"who": who, **options()}
             return self.stream(**given)
 
-        return Unheard(kind, begin, None if is_written else self.hint, here=here, who=who)
+        return Unheard(
+            kind, begin, lambda: None if is_written else self.hint, here=here, who=who
+        )
 
     @property
     def _is_unseen(self) -> bool:

@@ -81,13 +81,15 @@ class Form(NamedTuple):
     """How a framework's answer or result is stored: `dump` gives JSON, and `load` reads it back.
 
     read: what a model's answer says, for model calls only. failed: the error that a tool's result stands
-    for, None for a good one. The framework must be able to use `load(dump(x))` in place of `x`.
+    for, None for a good one. shown: what the model is told of a tool's result. The framework must be able
+    to use `load(dump(x))` in place of `x`.
     """
 
     dump: Callable[[Any], Any] = lambda answer: answer
     load: Callable[[Any], Any] = lambda data: data
     read: Callable[[Any], Answer] = lambda data: Answer()
     failed: Callable[[Any], Failed | None] = lambda data: None
+    shown: Callable[[Any], Any] = lambda data: data
 
     @classmethod
     def of(cls, model: type[BaseModel], read: Callable[[Any], Answer] | None = None) -> Form:
@@ -340,9 +342,11 @@ class RecordedToolCall(_FrameworkCall):
         )
 
     def step(self, step: Step) -> Step:
-        """Add the model's id of the call, and the error that the result stands for."""
+        """Add the model's id of the call, what it is told, and the error that the result stands for."""
         if self._id is not None:
             step = replace(step, metadata={**(step.metadata or {}), "id": self._id})
+        if self._form is not None and step.error is None:
+            step = replace(step, tool_output=self._form.shown(step.tool_output))
         if self._failed is None or step.error:
             return step
         error, kind, _ = self._failed

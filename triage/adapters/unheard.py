@@ -51,10 +51,15 @@ def note_heard() -> str | None:
     return None if heard.here else heard.who
 
 
+def is_listening() -> bool:
+    """Whether this code is part of a model call, as is that of a model that asks another one."""
+    return _listening.get() is not None
+
+
 class Unheard:
     """A model call of a framework. known: its recorded answer; None where it must be asked for.
 
-    hint: what the framework tells the model; None also where that is written into the request that leaves.
+    hint: gives what the framework tells the model; None where that is written into the request that leaves.
     begin: begins the recorded call; None for one that is recorded on the wire. here: it is begun before the
     model is asked, and what leaves is a part of it. who: as of `ModelOptions`.
     """
@@ -63,17 +68,18 @@ class Unheard:
         self,
         kind: Kind,
         begin: Callable[[], Stream] | None,
-        hint: str | None,
+        hint: Callable[[], str | None],
         *,
         here: bool,
         who: str = "",
     ) -> None:
-        self.hint = hint
         self._kind = kind
         self._begin = begin
-        self._heard = _Heard(who)
+        self._heard = _listening.get() or _Heard(who)
         self._made = begin() if here and begin is not None else None
-        self._heard.here = self._made is not None
+        self._heard.here |= self._made is not None
+        # Behind what is given again: only then is it known what this attempt is told.
+        self.hint = None if begin is None else hint()
         self.known: Any = None if self._made is None else self._made.known
 
     @contextmanager
