@@ -22,7 +22,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 import triage
 from triage import FailurePolicy, Limits, TriageSuspendedError, approve
-from triage.core import AttemptFailed, Event
+from triage.core import Event, StepRecorded
 from triage.strategies import Backoff, backoff_and_retry, replan
 from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, loopback, says
 
@@ -81,9 +81,9 @@ async def main() -> None:
 
 
 def failures(event: Event) -> None:
-    """Say which attempts ended in an error, and which."""
-    if isinstance(event, AttemptFailed) and event.error is not None:
-        print("attempt failed:", event.diagnosis)
+    """Say which requests to a model failed, and how."""
+    if isinstance(event, StepRecorded) and event.step.action == "model" and event.step.error:
+        print("  a request failed:", event.step.error)
 
 
 @contextmanager

@@ -14,11 +14,19 @@ from langchain.agents.middleware import (
     ModelRetryMiddleware,
     ToolCallLimitMiddleware,
 )
-from langchain_agents import Log, Refused, Scripted, steps_of, tools_of, turn_asking, wrapped
+from langchain_agents import (
+    Log,
+    Refused,
+    Scripted,
+    chat_model,
+    steps_of,
+    tools_of,
+    turn_asking,
+    wrapped,
+)
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import (
     AIMessage,
-    AnyMessage,
     BaseMessage,
     HumanMessage,
     ToolMessage,
@@ -30,18 +38,22 @@ from langgraph.types import RetryPolicy
 from tables import table
 
 import triage
-from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError, Usage
+from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError
 from triage.adapters import SoftFailure
-from triage.adapters.langchain import (
-    ANSWER,
-    hinted_langchain,
-    read_langchain,
-    repair_langchain,
-    said_langchain,
-)
+from triage.adapters.langchain import ANSWER
 from triage.core import Cause, plain
-from triage.core.messages.base import LOST, Asked
-from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, check_wire, says
+from triage.core.messages.base import LOST
+from triage.testing.adapter_contract import (
+    Fails,
+    Rule,
+    Script,
+    World,
+    asks,
+    call,
+    check_wire,
+    loopback,
+    says,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -59,9 +71,9 @@ def anyio_backend() -> str:
 
 async def test_a_conversation_that_was_closed_goes_on_as_it_was_sent() -> None:
     world = World(Script(HELLO.rules, faults={4: Fails(503, "overloaded")}))
-    model = Scripted(world=world)
 
-    async def talk(_given: str) -> int:
+    async def talk(url: str) -> int:
+        model = chat_model(url)
         messages: list[BaseMessage] = [HumanMessage("greet"), turn_asking("c1")]
         for late in ((), (), (ToolMessage("17", tool_call_id="c1"),), ()):
             messages += [*late, HumanMessage("greet")]
@@ -69,7 +81,8 @@ async def test_a_conversation_that_was_closed_goes_on_as_it_was_sent() -> None:
         return len(messages)
 
     agent, _ = wrapped(RunnableLambda(talk))
-    assert await agent.run("go") == 11
+    with loopback(world) as url:
+        assert await agent.run(url) == 11
     check_wire(world.requests)
     results = [
         [message["content"] for message in request.body["messages"] if message["role"] == "tool"]
@@ -79,31 +92,6 @@ async def test_a_conversation_that_was_closed_goes_on_as_it_was_sent() -> None:
 
 
 _IDS = st.sampled_from(["a", "b", "c"])
-_MESSAGES: st.SearchStrategy[AnyMessage] = st.one_of(
-    st.just(HumanMessage("hello")),
-    st.lists(_IDS, max_size=2, unique=True).map(lambda calls: turn_asking(*calls)),
-    _IDS.map(lambda call: ToolMessage("result", tool_call_id=call)),
-)
-
-
-@given(st.lists(_MESSAGES, max_size=8))
-def test_a_repaired_history_is_valid_and_stays_as_it_is(messages: list[AnyMessage]) -> None:
-    found = repair_langchain(messages)
-    waiting: list[str] = []
-    for message in found:
-        if isinstance(message, ToolMessage):
-            waiting.remove(message.tool_call_id)
-            continue
-        assert not waiting
-        if isinstance(message, AIMessage):
-            waiting = [str(asked["id"]) for asked in message.tool_calls]
-    assert not waiting
-    assert repair_langchain(found) is found
-    assert [m for m in found if not isinstance(m, ToolMessage)] == [
-        m for m in messages if not isinstance(m, ToolMessage)
-    ]
-
-
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
     lambda inner: (
@@ -273,40 +261,3 @@ def test_what_retries_by_itself_is_said(caplog: pytest.LogCaptureFixture) -> Non
     assert "langgraph.types.RetryPolicy retries up to 2 times" in text
     assert "RunnableRetry retries up to 4 times" in text
     assert "Again retries up to 7 times" in text
-
-
-# For adapters of others -------------------------------------------------------------------------------
-
-
-def test_what_others_need_of_messages_is_public() -> None:
-    asked = AIMessage(
-        "Wait.",
-        tool_calls=[{"name": "look", "args": {"n": 1}, "id": "a"}],
-        usage_metadata={"input_tokens": 7, "output_tokens": 5, "total_tokens": 12},
-        response_metadata={"finish_reason": "length", "model_name": "m"},
-    )
-    found = read_langchain(asked)
-    assert (found.text, found.calls) == ("Wait.", (Asked("a", "look", {"n": 1}),))
-    assert (found.usage, found.ended) == (Usage(7, 5, model="m"), "length")
-    messages = [HumanMessage("Go."), asked, ToolMessage("17", tool_call_id="a")]
-    assert said_langchain(messages) == [{"role": "tool", "content": "17"}]
-    told = hinted_langchain(messages, "Be brief.")
-    assert told == [*messages, HumanMessage("Be brief.")]
-    assert hinted_langchain(told, "Be brief.") == told
-    closed = repair_langchain(messages[:2])
-    assert [message.type for message in closed] == ["human", "ai", "tool"]
-
-
-@table(
-    ("content", "about", "ended"),
-    [
-        ("Wa", {"incomplete_details": {"reason": "max_output_tokens"}}, "max_output_tokens"),
-        ([{"type": "refusal", "refusal": "No."}], {"status": "completed"}, "refusal"),
-        ("Wa", {"finish_reason": "MAX_TOKENS"}, "max_tokens"),
-        ([{"type": "text", "text": "Wait."}], {"status": "completed"}, None),
-    ],
-)
-def test_why_an_answer_ended_is_read_from_what_each_provider_calls_it(
-    content: Any, about: dict[str, Any], ended: str | None
-) -> None:
-    assert read_langchain(AIMessage(content, response_metadata=about)).ended == ended

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import ToolRetryMiddleware
-from langchain_agents import Log, Scripted, calls_of, steps_of, tools_of
+from langchain_agents import Log, Scripted, calls_of, chat_model, steps_of, tools_of
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -21,7 +21,18 @@ from tables import table
 import triage
 from triage import Agent, Escalate, Limits, Replan, Retry, Rollback, TriageEscalationError
 from triage.core import Event
-from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, check_wire, says
+from triage.testing.adapter_contract import (
+    Fails,
+    Rule,
+    Script,
+    World,
+    asks,
+    call,
+    check_wire,
+    loopback,
+    results_in,
+    says,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -317,6 +328,33 @@ async def test_a_new_plan_goes_on_from_what_the_old_one_found() -> None:
     check_wire(world.requests)
 
 
+@table("saved", [True, False])
+async def test_whoever_holds_the_turns_of_the_old_plan_the_new_one_is_told_them_once(
+    *, saved: bool
+) -> None:
+    rules = (Rule(says("done"), "Use it."), Rule(says("{"), "found 17"), Rule(SEARCH))
+    world = World(Script(rules, faults={3: Fails(400, "odd")}))
+    actions = [Replan("Use it."), Retry("Use it.")]
+
+    def next_action(_: Any) -> Any:
+        return actions.pop(0)
+
+    def whole(result: Any) -> bool:
+        return bool(result["messages"][-1].text != "{")
+
+    with loopback(world) as url:
+        saver = InMemorySaver() if saved else None
+        graph = create_agent(chat_model(url), tools_of(world), checkpointer=saver)
+        agent = triage.wrap(graph, always(next_action), effects=world.effects, verify=whole)
+        result = await agent.run("go")
+    found = [("search", "found 17")]
+    assert [results_in(request) for request in world.requests] == [[], found, found, found]
+    held = [message.text for message in result["messages"] if message.type == "tool"]
+    assert held == (["found 17"] if saved else []), "the thread knows what was done in it"
+    assert world.deeds == ["search(x)"]
+    check_wire(world.requests)
+
+
 async def test_a_retry_after_an_answer_that_is_none_asks_the_model_again() -> None:
     script = Script((Rule(says("done")),), faults={1: says("half of i", ended="length")})
     world = World(script)
@@ -506,6 +544,34 @@ async def test_a_process_that_dies_while_a_result_is_checked_asks_no_model_anew(
     assert (await agent.recover("r"))["messages"][-1].text == "done"
     assert len(world.requests) == 1
     await agent.store.close()
+
+
+async def test_answers_recorded_where_the_framework_asks_are_given_again(tmp_path: Path) -> None:
+    """As in journals of earlier versions, also where the model is known to ask over HTTP."""
+    checked = asyncio.Event()
+
+    async def check(result: Any) -> None:
+        if not checked.is_set():
+            checked.set()
+            await asyncio.sleep(3600)
+
+    world = World(Script(BOTH))
+    given: Any = {"effects": world.effects, "store": f"sqlite:///{tmp_path}/runs.db"}
+    with loopback(world) as url:
+        graph = create_agent(chat_model(url), tools_of(world))
+        await triage.wrap(graph, effects=world.effects).run("go")
+        known = len(world.requests)
+        first = triage.wrap(graph, seam="off", verify=check, **given)
+        died = asyncio.create_task(first.run("go", run_id="r"))
+        await checked.wait()
+        died.cancel()
+        await asyncio.wait([died])
+        await first.store.close()
+        second = triage.wrap(graph, verify=check, **given)
+        assert (await second.recover("r"))["messages"][-1].text == "done"
+        await second.store.close()
+    assert world.deeds == ["search(x)", "charge(300)"] * 2
+    assert len(world.requests) - known == 3, "an answer was asked for again"
 
 
 async def test_a_run_that_has_ended_gives_its_messages_to_who_recovers_it(tmp_path: Path) -> None:

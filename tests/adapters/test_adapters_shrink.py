@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,18 +15,6 @@ from triage.core.messages.base import Shrink
 from triage.core.messages.cohere import COHERE
 from triage.core.messages.converse import CONVERSE
 from triage.core.messages.ollama import OLLAMA
-
-pytest.importorskip("langchain_core", reason="langchain is not installed")
-
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-)
-
-from triage.adapters.langchain import shrunk_langchain
 
 EFFECTS = {"pay": "once", "set": "idempotent", "read": "read", "do": "unknown"}
 LONG = "x" * 1_000
@@ -167,29 +154,6 @@ def gemini(conversation: Conversation) -> list[Any]:
     return made
 
 
-def langchain(conversation: Conversation) -> list[BaseMessage]:
-    made: list[BaseMessage] = []
-    kinds: dict[str, Callable[[str], BaseMessage]] = {
-        "system": SystemMessage,
-        "user": HumanMessage,
-        "model": AIMessage,
-    }
-    for entry, at in _number(conversation):
-        if isinstance(entry, Say):
-            made.append(kinds[entry.role](entry.text))
-            continue
-        calls = [
-            {"id": f"c{at}.{n}", "name": tool, "args": {}, "type": "tool_call"}
-            for n, (tool, _) in enumerate(entry.calls)
-        ]
-        made.append(AIMessage("", tool_calls=calls))
-        made += [
-            ToolMessage(output, tool_call_id=f"c{at}.{n}")
-            for n, (_, output) in enumerate(entry.calls)
-        ]
-    return made
-
-
 class Form(NamedTuple):
     """How a conversation is written in a form of messages, and made shorter."""
 
@@ -206,24 +170,12 @@ FORMS = [
     Form("converse", converse, CONVERSE.shrunk),
     Form("ollama", chat, OLLAMA.shrunk),
     Form("cohere", chat, COHERE.shrunk),
-    Form("langchain", langchain, shrunk_langchain),
 ]
-
-
-def data(messages: Any) -> Any:
-    """Messages as JSON, whatever they are."""
-    found: list[Any] = []
-    for message in messages:
-        if isinstance(message, dict):
-            found.append(message)
-        else:
-            found.append(message.model_dump(exclude={"id"}))
-    return found
 
 
 def unpaired(messages: Any) -> tuple[set[str], set[str]]:
     """Ids that stand in one place only, of calls and results; Gemini's by name and order."""
-    text = json.dumps(data(messages))
+    text = json.dumps(messages)
     ids = [f"c{at}.{n}" for at in range(12) for n in range(3)]
     alone = {one for one in ids if text.count(f'"{one}"') == 1}
     calls, answers = text.count('"functionCall"'), text.count('"functionResponse"')
@@ -240,13 +192,13 @@ def test_every_call_keeps_its_result_and_the_last_messages_stay(
     form: Form, conversation: Conversation, shrink: Shrink
 ) -> None:
     given_ = form.write(conversation)
-    before = json.dumps(data(given_))
+    before = json.dumps(given_)
     made = form.shrink(given_, shrink)
-    assert json.dumps(data(given_)) == before, "what was given is changed"
+    assert json.dumps(given_) == before, "what was given is changed"
     assert unpaired(made) == (set(), set())
     kept = min(shrink.keep_last, len(given_))
     if kept:
-        assert data(made)[-kept:] == data(given_)[-kept:]
+        assert made[-kept:] == given_[-kept:]
 
 
 @many
@@ -258,7 +210,7 @@ def test_only_old_outputs_are_left_out_and_receipts_are_not(
     made = form.shrink(given_, Shrink(keep_last, None, EFFECTS))
     assert len(made) == len(given_)
     old = max(0, len(given_) - keep_last)
-    for at, (before, after) in enumerate(zip(data(given_), data(made), strict=True)):
+    for at, (before, after) in enumerate(zip(given_, made, strict=True)):
         text, told = json.dumps(before), json.dumps(after)
         if at >= old or not any(f"{tool} {n} {LONG}" in text for tool, n in _masked_tools()):
             assert told == text
@@ -283,7 +235,7 @@ def test_a_summary_leaves_what_the_user_said_and_every_receipt(
 ) -> None:
     given_ = form.write(conversation)
     made = form.shrink(given_, Shrink(keep_last, "It was done.", EFFECTS))
-    before, after = json.dumps(data(given_)), json.dumps(data(made))
+    before, after = json.dumps(given_), json.dumps(made)
     for said in ("Do it.", '"Hm."', '"Go on."'):
         users = [
             entry
@@ -338,7 +290,7 @@ def test_nothing_is_changed_where_nothing_is_asked_for(
 ) -> None:
     given_ = form.write(conversation)
     made = form.shrink(given_, None)
-    assert data(made) == data(given_)
+    assert made == given_
     assert made is not given_, "what is appended to the request would be in the conversation"
 
 

@@ -20,12 +20,10 @@ import pydantic_ai
 from agents.models.interface import Model, ModelProvider
 from benches import langgraph, openai_agents
 from benches import pydantic_ai as pydantic_ai_bench
-from langchain_core.language_models import BaseChatModel
+from langchain_agents import chat_model
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
-from langchain_openai import AzureChatOpenAI, ChatOpenAI
 from own_framework import Framework, Theirs, recording, steps_of
-from pydantic import SecretStr
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
@@ -93,12 +91,7 @@ def check_refused(error: TriageEscalationError, said: str) -> None:
 # LangChain ------------------------------------------------------------------------------------------
 
 
-def chat_model(url: str, **more: Any) -> ChatOpenAI:
-    key = SecretStr("x")
-    return ChatOpenAI(model="m", base_url=f"{url}/v1", api_key=key, max_retries=0, **more)
-
-
-async def test_a_chat_model_is_copied_with_the_other_name_and_stays_as_it_is() -> None:
+async def test_a_chat_model_asks_for_the_other_name_and_stays_as_it_is() -> None:
     world = World(ONLY_OTHER)
     with loopback(world) as url:
         model = chat_model(url, temperature=0.5)
@@ -109,22 +102,8 @@ async def test_a_chat_model_is_copied_with_the_other_name_and_stays_as_it_is() -
     assert [request.body["temperature"] for request in world.requests] == [0.5, 0.5]
 
 
-@table(
-    ("model", "said"),
-    [
-        (FakeListChatModel(responses=["x"]), "has no field for a model's name"),
-        (
-            AzureChatOpenAI(
-                azure_deployment="d",
-                azure_endpoint="https://x.invalid",
-                api_key=SecretStr("x"),
-                api_version="1",
-            ),
-            "is said by its deployment",
-        ),
-    ],
-)
-async def test_a_chat_model_that_no_name_changes_says_so(model: BaseChatModel, said: str) -> None:
+async def test_a_chat_model_that_does_not_ask_over_http_is_no_other_one() -> None:
+    model = FakeListChatModel(responses=["x"])
     failed: list[int] = []
 
     async def fails_first(text: str) -> Any:
@@ -135,7 +114,7 @@ async def test_a_chat_model_that_no_name_changes_says_so(model: BaseChatModel, s
 
     with pytest.raises(TriageEscalationError) as caught:
         await triage.wrap(RunnableLambda(fails_first), trying("other", "third")).run("Hello.")
-    check_refused(caught.value, said)
+    check_refused(caught.value, "FakeListChatModel does not ask over HTTP")
 
 
 # Pydantic AI ----------------------------------------------------------------------------------------

@@ -562,9 +562,7 @@ class Seam:
             given: ModelOptions = {"who": who, **options()}
             return self.stream(**given)
 
-        return Unheard(
-            kind, begin, lambda: None if is_written else self.hint, here=here, who=who
-        )
+        return Unheard(kind, begin, lambda: None if is_written else self.hint, here=here, who=who)
 
     @property
     def _is_unseen(self) -> bool:

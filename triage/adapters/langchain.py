@@ -6,32 +6,20 @@
 LangChain has hooks that listen and none, for an agent that is built already, that stand around a call.
 So the methods through which every call of a chat model and of a tool goes are replaced, once in a
 process, by ones that look whether a wrapped agent is running. Where none is they call straight on.
-
-Graphs, and so the agents of `langchain.agents.create_agent`, have an adapter of their own that knows
-their checkpoints: triage.adapters.langgraph.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import traceback
 from base64 import b64decode, b64encode
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
-from operator import is_
-from threading import Lock
-from typing import Any, NamedTuple, cast
+from itertools import takewhile
+from typing import Any
 
 from .extras import missing
 
@@ -40,142 +28,30 @@ try:
 except ImportError as error:
     raise missing("langgraph", error) from error
 
-from langchain_core.language_models.base import BaseLanguageModel
 from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    BaseMessage,
-    HumanMessage,
-    ToolMessage,
-)
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages.ai import AIMessageChunk, add_ai_message_chunks
 from langchain_core.messages.tool import ToolOutputMixin
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ValidationError
 
 from triage.core import Cause, FailureType, hint, not_attempted, plain
-from triage.core.messages.base import (
-    Answer,
-    Asked,
-    Message,
-    Outcome,
-    Result,
-    Role,
-    Shrink,
-    Tell,
-    Wire,
-    as_text,
-    content_text,
-    listed,
-    mapping,
-    max_tokens_of,
-    rewritten,
-    says,
-    tell_nobody,
-    usage_of,
-)
+from triage.core.messages import base as neutral
+from triage.core.messages.base import listed, mapping
 from triage.strategies import RetryLayer
 
-from .base import (
-    Adapter,
-    ModelOptions,
-    NoSuchModel,
-    Scopes,
-    Seam,
-    SoftFailure,
-    is_tool,
-    replace_method,
-)
-from .calls import Form, Stream, UnfinishedStream, canonical
-from .conversations import repaired
+from . import base
+from .base import Seam
+from .calls import Form, canonical
+from .runnables import clients_in, layers_in, tools_in
+from .unheard import Unheard
 
-__all__ = [
-    "LangChainAdapter",
-    "hinted_langchain",
-    "read_langchain",
-    "repair_langchain",
-    "said_langchain",
-    "shrunk_langchain",
-]
+__all__ = ["LangChainAdapter"]
 
 
-_ROLES: Mapping[str, Role] = {"system": "system", "ai": "model", "tool": "tool"}
-
-
-class LangChainWire(Wire):
-    """LangChain's messages: each result is a message of its own, behind the one that asked for it."""
-
-    def read(self, message: BaseMessage, tell: Tell = tell_nobody) -> Message:
-        if isinstance(message, ToolMessage):
-            failed = message.status == "error"
-            result = Result(message.tool_call_id, message.content, message.name or "", failed)
-            return Message("tool", results=(result,))
-        if not isinstance(message, AIMessage):
-            return Message(_ROLES.get(message.type, "user"), _words(message.content))
-        calls = (*message.tool_calls, *message.invalid_tool_calls)
-        return Message("model", _words(message.content), tuple(map(_asked, calls)))
-
-    def user(self, text: str) -> Any:
-        return HumanMessage(text)
-
-    def result(self, asked: Asked, text: str, *, failed: bool) -> Any:
-        status = "error" if failed else "success"
-        name = asked.name or None
-        return ToolMessage(text, tool_call_id=asked.id, name=name, status=status)
-
-    def closing(self, asked: Asked, outcome: Outcome, lost: str, message: Any) -> Any:
-        if outcome.how == "done":
-            found = result_form(asked.name, asked.id).load(outcome.value)
-            if isinstance(found, ToolMessage):
-                return found
-        return super().closing(asked, outcome, lost, message)
-
-    def masked(self, message: BaseMessage, outputs: Mapping[int, str]) -> Any:
-        return message.model_copy(update={"content": outputs[0]})
-
-    def rewritten(self, message: BaseMessage, change: Callable[[str], str]) -> Any:
-        return message.model_copy(update={"content": rewritten(message.content, change)})
-
-    def shown(self, message: BaseMessage) -> Any:
-        return {"role": message.type, "content": message.content}
-
-    def says(self, messages: Any, text: str) -> bool:
-        return any(says(message.content, text) for message in messages)
-
-
-LANGCHAIN = LangChainWire()
-
-
-def hinted_langchain(messages: Sequence[BaseMessage], hint: str | None) -> list[BaseMessage]:
-    """The messages with the hint as the user's last one, unless they contain it already."""
-    return list(LANGCHAIN.hinted(messages, hint))
-
-
-def shrunk_langchain(
-    messages: Sequence[BaseMessage], shrink: Shrink | None
-) -> Sequence[BaseMessage]:
-    """The messages without old tool outputs, as `shrink` says; None: unchanged."""
-    found: Sequence[BaseMessage] = LANGCHAIN.shrunk(messages, shrink)
-    return found
-
-
-def repair_langchain(messages: Sequence[BaseMessage]) -> Sequence[BaseMessage]:
-    """The messages with a result behind each call; the given ones where nothing is missing."""
-    found = repaired(LANGCHAIN, messages).messages
-    is_same = len(found) == len(messages) and all(map(is_, found, messages))
-    return messages if is_same else found
-
-
-def said_langchain(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """The messages after the model's last turn."""
-    return LANGCHAIN.new_in(messages)
-
-
-# Answers of models ----------------------------------------------------------------------------------
+# Models that do not ask over HTTP -------------------------------------------------------------------
 
 _FIELDS = (
     "content", "id", "name", "tool_calls", "invalid_tool_calls", "usage_metadata",
@@ -184,78 +60,72 @@ _FIELDS = (
 
 
 def _dump_answer(result: ChatResult) -> Any:
-    """What a model gave, in fields that have a JSON form.
-
-    What LangChain keeps beside the messages is in them, too, or counts tokens, which are not used again.
-    """
-    return [_dumped(generation.message) for generation in result.generations]
-
-
-def _dumped(message: BaseMessage) -> dict[str, Any]:
-    return {name: value for name in _FIELDS if (value := getattr(message, name, None))}
+    """The messages of an answer, in fields that have a JSON form."""
+    messages = [generation.message for generation in result.generations]
+    kept = [{name: getattr(one, name, None) for name in _FIELDS} for one in messages]
+    return [{name: value for name, value in one.items() if value} for one in kept]
 
 
 def _load_answer(data: Any) -> ChatResult:
-    return ChatResult(generations=[ChatGeneration(message=message_of(kept)) for kept in data])
+    messages = [AIMessage(**{"content": "", **kept}) for kept in data]
+    return ChatResult(generations=[ChatGeneration(message=one) for one in messages])
 
 
-def message_of(kept: Mapping[str, Any]) -> AIMessage:
-    return AIMessage(**{"content": "", **kept})
-
-
-def _read_answer(data: Any) -> Answer:
+def _read_answer(data: Any) -> neutral.Answer:
     """What an answer says; the first one of several."""
     kept = mapping(data[0]) if data else {}
     about = mapping(kept.get("response_metadata"))
-    calls = (*(kept.get("tool_calls") or ()), *(kept.get("invalid_tool_calls") or ()))
-    parts = map(mapping, listed(kept.get("content")))
-    refusals = (part.get("refusal") for part in (mapping(kept.get("additional_kwargs")), *parts))
-    refused = next(filter(None, refusals), None)
-    name = about.get("model_name") or about.get("model")
-    details = mapping(about.get("incomplete_details"))
-    reasons = (
-        *map(about.get, ("finish_reason", "stop_reason", "done_reason")),
-        details.get("reason"),
-    )
+    calls = (*listed(kept.get("tool_calls")), *listed(kept.get("invalid_tool_calls")))
+    reasons = map(about.get, ("finish_reason", "stop_reason", "done_reason"))
     ended = next(filter(None, reasons), None)
-    return Answer(
-        refused or _words(kept.get("content", "")),
-        tuple(map(_asked, calls)),
-        usage_of(kept.get("usage_metadata"), name),
-        "refusal" if refused else ended.lower() if isinstance(ended, str) else None,
+    return neutral.Answer(
+        neutral.content_text(kept.get("content", "")),
+        tuple(neutral.Asked(one["id"] or "", one["name"] or "", one["args"]) for one in calls),
+        neutral.usage_of(kept.get("usage_metadata"), about.get("model_name")),
+        ended.lower() if isinstance(ended, str) else None,
     )
-
-
-def _asked(call: Mapping[str, Any]) -> Asked:
-    return Asked(call.get("id") or "", call.get("name") or "", call.get("args"))
-
-
-def read_langchain(message: BaseMessage) -> Answer:
-    """What a message of a model says, asks for and used, and why it ended."""
-    return _read_answer([_dumped(message)])
-
-
-def _words(content: Any) -> str:
-    """The text of a message's content, which with some providers holds calls, too."""
-    if isinstance(content, list):
-        content = [part for part in content if isinstance(part, str) or part.get("type") == "text"]
-    return content_text(content)
 
 
 ANSWER = Form(_dump_answer, _load_answer, _read_answer)
 
-_SAY_WHY = ("openai", "anthropic")
-"""Providers that give a reason for the end of every answer."""
-_ENDED = ("finish_reason", "stop_reason", "status")
+
+def _essence(message: BaseMessage) -> str:
+    """The parts of a message that decide an answer, without ids that are new each time."""
+    found: list[Any] = [message.type, message.content]
+    if isinstance(message, AIMessage):
+        found += [[call["name"], call["args"]] for call in message.tool_calls]
+    return f"{canonical([*found, message.status] if isinstance(message, ToolMessage) else found)},"
 
 
-def finished(result: ChatResult) -> ChatResult:
-    """The answer. Raises UnfinishedStream if it stopped in the middle."""
-    for generation in result.generations:
-        about = generation.message.response_metadata
-        if about.get("model_provider") in _SAY_WHY and not any(map(about.get, _ENDED)):
-            raise UnfinishedStream
-    return result
+def _described(
+    model: Any, messages: Sequence[BaseMessage], options: Mapping[str, Any]
+) -> base.ModelOptions:
+    """A model call as the journal has it."""
+    declared = [mapping(tool) for tool in options.get("tools") or ()]
+    tools = [mapping(one.get("function", one)).get("name") for one in declared]
+    chosen = list(map(options.get, ("tool_choice", "response_format", "stop")))
+    text = "".join(map(_essence, messages)) + canonical([tools, chosen])
+    key, name = sha256(text.encode()).hexdigest()[:32], model_name(model)
+    said = [{"role": one.type, "content": one.content} for one in _new_in(messages)]
+    return {
+        "form": ANSWER,
+        "request": [type(model).__name__, name or None, key],
+        "said": said[: neutral.MOST_SHOWN],
+        "model": name,
+        "max_tokens": neutral.max_tokens_of(options) or neutral.max_tokens_of(vars(model)),
+        "tools": options.get("tools") or (),
+    }
+
+
+def _new_in(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The messages behind the model's last turn."""
+    return list(takewhile(lambda one: not isinstance(one, AIMessage), reversed(messages)))[::-1]
+
+
+def _hinted(messages: Sequence[BaseMessage], hint: str | None) -> list[BaseMessage]:
+    """The messages with the hint as the user's last one, unless they contain it already."""
+    is_said = not hint or any(neutral.says(message.content, hint) for message in messages)
+    return [*messages] if is_said or not hint else [*messages, HumanMessage(hint)]
 
 
 # Results of tools -----------------------------------------------------------------------------------
@@ -270,12 +140,14 @@ def result_form(name: str, call: str) -> Form:
     def load(data: Any) -> Any:
         if _OWN in mapping(data):
             return _serializer().loads_typed(("msgpack", b64decode(data[_OWN])))
-        kept = mapping(data).get(_MESSAGE)
-        if isinstance(kept, dict):
-            return ToolMessage(tool_call_id=call, name=name, **kept)
-        return ToolMessage(as_text(data), tool_call_id=call, name=name)
+        kept = mapping(data).get(_MESSAGE, {"content": neutral.as_text(data)})
+        return ToolMessage(tool_call_id=call, name=name, **kept)
 
-    return Form(_dump_result, load)
+    def shown(data: Any) -> Any:
+        kept = mapping(data)
+        return kept.get("shown", mapping(kept.get(_MESSAGE)).get("content", data))
+
+    return Form(_dump_result, load, shown=shown)
 
 
 def _dump_result(result: Any) -> Any:
@@ -299,44 +171,13 @@ def _is_for_graphs(result: Any) -> bool:
 
 
 def _serializer() -> Any:
-    """LangGraph's serializer, which only the tools of a graph need."""
-    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # for tools of a graph alone
 
     return JsonPlusSerializer()
 
 
-# Requests -------------------------------------------------------------------------------------------
-
-_CHOSEN = ("tool_choice", "response_format")
-"""Options that decide an answer, beside the names of the tools and the stop words."""
-
-
-def key_of_request(messages: Sequence[BaseMessage], options: Mapping[str, Any], stop: Any) -> str:
-    """The digest of everything that decides an answer, without ids that are new each time."""
-    tools = [_name_of(tool) for tool in options.get("tools") or ()]
-    chosen = [*map(options.get, _CHOSEN), stop]
-    text = "".join(map(_essence, messages)) + canonical([tools, chosen])
-    return sha256(text.encode()).hexdigest()[:32]
-
-
-def _essence(message: BaseMessage) -> str:
-    """The parts of a message that decide an answer, as JSON with a comma."""
-    found: list[Any] = [message.type, message.content]
-    if isinstance(message, AIMessage):
-        found += [[call["name"], call["args"]] for call in message.tool_calls]
-    elif isinstance(message, ToolMessage):
-        found.append(message.status)
-    return f"{canonical(found)},"
-
-
-def _name_of(tool: Any) -> Any:
-    found = mapping(tool)
-    return mapping(found.get("function")).get("name") or found.get("name")
-
-
 _LIMITS = re.compile(
-    r"Sorry, need more steps to process this request\.\Z"
-    r"|Model call limits exceeded: "
+    r"Sorry, need more steps to process this request\.\Z|Model call limits exceeded: "
     r"|(?:Tool|'[^']*' tool) call limit reached: "
 )
 """What `create_react_agent` and LangChain's limiting middlewares return in place of an answer."""
@@ -348,12 +189,17 @@ _STRUCTURED = "structured_response"
 """The key of an agent's result that is None where a declared `response_format` was not given."""
 
 
-class LangChainAdapter(Adapter):
-    """Run any runnable of LangChain: `run(input, config=…, **options)` is its `ainvoke`."""
+class LangChainAdapter(base.Adapter):
+    """Run any runnable of LangChain: `run(input, config=…, **options)` is its `ainvoke`.
+
+    Models that do not ask over HTTP get no shorter or repaired requests, and no other one is asked instead.
+    """
 
     name = "langchain"
     asyncio_only = True
     validates = True
+    on_wire = True
+    switches = False
 
     async def attempt(self, seam: Seam, task: Any, *, config: Any = None, **options: Any) -> Any:
         with entered(Scope(seam)):
@@ -363,51 +209,44 @@ class LangChainAdapter(Adapter):
         """The structured response, else the words of the last message, else the result."""
         given = result.get(_STRUCTURED) if isinstance(result, Mapping) else None
         message = last_message(result)
-        if given is not None or message is None:
-            return result if given is None else given
-        return _langchain_words(message)
+        said = result if message is None else _words(message)
+        return said if given is None else given
 
     def said(self, result: Any) -> Any:
         """The result, with its last message's words in place of the conversation."""
         message = last_message(result)
         if message is None:
             return result
-        words = _langchain_words(message)
+        words = _words(message)
         return {**result, "messages": words} if isinstance(result, Mapping) else words
 
     def soft_failure(self, result: Any) -> BaseException | None:
         """The failure in the last message: of a tool, or of a middleware in place of an answer."""
         message = last_message(result)
         if isinstance(message, ToolMessage) and message.status == "error":
-            return SoftFailure(f"it ended with a failed tool call: {_langchain_words(message)}")
+            return base.SoftFailure(f"it ended with a failed tool call: {_words(message)}")
         if not isinstance(message, AIMessage) or message.tool_calls:
             return None
         if message.invalid_tool_calls:
             name = message.invalid_tool_calls[0]["name"]
             text = f"it ended with a call of {name} whose arguments cannot be read"
-            return SoftFailure(text, failure_type=FailureType.SCHEMA_MISMATCH)
+            return base.SoftFailure(text, failure_type=FailureType.SCHEMA_MISMATCH)
         if isinstance(result, Mapping) and result.get(_STRUCTURED, self) is None:
             text = f"it ended in words, without the {_STRUCTURED} that the agent declares"
-            return SoftFailure(text, failure_type=FailureType.SCHEMA_MISMATCH)
-        text = _langchain_words(message)
-        if _GAVE_UP.match(text):
-            return SoftFailure(text)
+            return base.SoftFailure(text, failure_type=FailureType.SCHEMA_MISMATCH)
+        text = _words(message)
         if _LIMITS.match(text):
-            return SoftFailure(
-                text, failure_type=FailureType.PLAN_INCOMPLETE, cause=Cause.STEP_BUDGET
-            )
-        return None
+            kind = FailureType.PLAN_INCOMPLETE
+            return base.SoftFailure(text, failure_type=kind, cause=Cause.STEP_BUDGET)
+        return base.SoftFailure(text) if _GAVE_UP.match(text) else None
 
     def tools(self) -> Mapping[str, Any] | None:
-        """The tools that the graph's nodes run, with their schemas."""
         return tools_in(self.target) or None
 
     def clients(self) -> Iterable[object]:
-        """The models, and middleware that retries."""
         return clients_in(self.target)
 
     def layers(self) -> Iterable[RetryLayer]:
-        """LangChain's and LangGraph's own retries around models and tools."""
         return layers_in(self.target)
 
     def explain(self, error: Exception) -> None:
@@ -418,94 +257,51 @@ class LangChainAdapter(Adapter):
 
 def last_message(result: Any) -> BaseMessage | None:
     """The message that a result is or ends with."""
-    messages: Any = result
-    if isinstance(result, Mapping):
-        messages = result.get("messages")
-    if isinstance(messages, list) and messages:
-        messages = messages[-1]
-    return messages if isinstance(messages, BaseMessage) else None
+    messages: Any = result.get("messages") if isinstance(result, Mapping) else result
+    last: Any = messages[-1] if isinstance(messages, list) and messages else messages
+    return last if isinstance(last, BaseMessage) else None
 
 
-def _langchain_words(message: BaseMessage) -> str:
-    return content_text(message.content)
+def _words(message: BaseMessage) -> str:
+    return neutral.content_text(message.content)
 
 
-# One attempt ----------------------------------------------------------------------------------------
+def model_name(model: Any) -> str:
+    """The name of the model that a chat model asks; empty where it has none."""
+    names = (getattr(model, field, None) for field in _NAMES)
+    return next((name for name in names if isinstance(name, str)), "")
 
 
 class Scope:
-    """One attempt of a wrapped agent.
-
-    known: ids of the tool calls whose results the agent begins with. forced: the last request forced a
-    tool call.
+    """One attempt. known: ids of the tool calls whose results it begins with. forced: the last request
+    forced a tool call.
     """
 
     def __init__(self, seam: Seam, known: Iterable[str] = ()) -> None:
         self.seam = seam
         self.forced = False
         self._known = set(known)
-        self._others: dict[tuple[int, str], Any] = {}
-        self._lock = Lock()
-
-    # Models -------------------------------------------------------------------------------------
 
     def asking(
-        self, model: Any, messages: Sequence[BaseMessage], options: Mapping[str, Any], stop: Any
-    ) -> PreparedCall:
-        """Prepare a model call with repaired messages, after noting the calls that never ran."""
+        self, model: Any, messages: Sequence[BaseMessage], options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The arguments of `Seam.asked` and `Seam.streamed` for a model call."""
         self._note_refused(messages)
-        given = repair_langchain(messages)
-        name = getattr(model, "model_name", None) or getattr(model, "model", None)
         self.forced = options.get("tool_choice") not in (None, False, "auto", "none")
-        said: ModelOptions = {
-            "form": ANSWER,
-            "request": [type(model).__name__, name, key_of_request(given, options, stop)],
-            "said": said_langchain(given),
-            "model": name if isinstance(name, str) else "",
-            "who": place(),
-            "max_tokens": max_tokens_of(options) or max_tokens_of(vars(model)),
-            "tools": options.get("tools") or (),
-        }
-        return PreparedCall(given, said)
-
-    def sent(
-        self, model: Any, asking: PreparedCall, hint: str | None
-    ) -> tuple[Any, Sequence[BaseMessage]]:
-        """The model to ask, and the messages to send. Raises NoSuchModel."""
-        messages = shrunk_langchain(asking.messages, self.seam.shrink)
-        return self._asked(model), hinted_langchain(messages, hint)
-
-    def _asked(self, model: Any) -> Any:
-        """The model, or the one to ask instead, which is made once as it may have a client."""
-        name = self.seam.other_model
-        if name is None:
-            return model
-        with self._lock:
-            other = self._others.get((id(model), name))
-            if other is None:
-                other = self._others[id(model), name] = _named(model, name)
-        return other
+        described = partial(_described, model, messages, options)
+        return {"model": model, "name": model_name(model), "options": described, "who": place()}
 
     def _note_refused(self, messages: Sequence[BaseMessage]) -> None:
         """Note calls that the agent itself answered with an error: unknown tools, forbidden calls."""
-        at = len(messages) - 1
-        while at >= 0 and not isinstance(messages[at], AIMessage):
-            at -= 1
-        turn = messages[at] if at >= 0 else None
-        if not isinstance(turn, AIMessage):
-            return
-        asked = {call["id"]: call for call in (*turn.tool_calls, *turn.invalid_tool_calls)}
-        for result in messages[at + 1 :]:
-            if not isinstance(result, ToolMessage) or result.status != "error":
-                continue
-            id_ = result.tool_call_id
-            call = None if id_ in self._known else asked.get(id_)
-            if call is not None:
+        new = _new_in(messages)
+        turn: Any = messages[-len(new) - 1] if len(new) < len(messages) else AIMessage("")
+        asked = {call["id"]: call for call in turn.tool_calls + turn.invalid_tool_calls}
+        for result in new:
+            id_: Any = getattr(result, "tool_call_id", None)
+            if id_ in asked and id_ not in self._known and getattr(result, "status", "") == "error":
                 self._known.add(id_)
-                told = content_text(result.content)
-                self.seam.refused(call["name"] or "?", call["args"], told, id=id_)
-
-    # Tools --------------------------------------------------------------------------------------
+                call = asked[id_]
+                self.seam.refused(call["name"] or "?", call["args"], _words(result), id=id_)
 
     def using(self, tool: BaseTool, given: Any, call: str | None) -> dict[str, Any]:
         """The options of `Seam.tool` for a tool call."""
@@ -520,32 +316,29 @@ class Scope:
             "function": getattr(tool, "coroutine", None) or getattr(tool, "func", None),
         }
 
-    def judge(self, error: Exception, words: dict[str, Any]) -> None:
+    @contextmanager
+    def judging(self, words: Mapping[str, Any]) -> Iterator[None]:
         """Mark an error as not attempted where the tool's body did not run."""
-        if _is_signal(error):
-            not_attempted(error)
-        elif _is_misfit(error):
-            not_attempted(error)
-            if is_tool(words["function"]):  # it was not reached, and has recorded nothing
-                kind = type(error).__name__
-                self.seam.refused(words["name"], words["arguments"], str(error), kind=kind)
+        try:
+            yield
+        except Exception as error:
+            if _is_signal(error) or _is_misfit(error):
+                not_attempted(error)
+                # A tool that records itself was not reached, and has recorded nothing.
+                if base.is_tool(words["function"]) and not _is_signal(error):
+                    kind = type(error).__name__
+                    self.seam.refused(words["name"], words["arguments"], str(error), kind=kind)
+            raise
 
 
-class PreparedCall(NamedTuple):
-    """A model call to be made. messages: what is sent. options: for the seam."""
-
-    messages: Sequence[BaseMessage]
-    options: ModelOptions
-
-
-_SCOPES = Scopes[Scope]("langchain", lambda scope: scope.seam.run)
+_SCOPES = base.Scopes[Scope]("langchain", lambda scope: scope.seam.run)
 
 
 @contextmanager
-def entered(scope: Scope) -> Generator[None]:
+def entered(scope: Scope) -> Iterator[None]:
     """Make the calls of this code, its tasks and its threads pass through a seam."""
     for kind, name, made in _REPLACED:
-        replace_method(kind, name, made)
+        base.replace_method(kind, name, made)
     with _SCOPES.entered(scope):
         yield
 
@@ -555,45 +348,22 @@ def place() -> str:
 
     `model#3`, or `research/model#1` inside a subgraph; empty outside a graph.
     """
-    config = var_child_runnable_config.get()
-    about = None if config is None else config.get("metadata")
-    names = about.get("langgraph_checkpoint_ns") if about else None
-    if not about or not isinstance(names, str):
+    about = (var_child_runnable_config.get() or {}).get("metadata") or {}
+    names = about.get("langgraph_checkpoint_ns")
+    if not isinstance(names, str):
         return ""
-    nodes = "/".join([part.partition(":")[0] for part in names.split("|")])
-    sent = [f".{part}" for part in about.get("langgraph_path") or () if type(part) is int]
-    several = "".join(sent)
-    return f"{nodes}#{about.get('langgraph_step')}{several}"
+    nodes = "/".join(part.partition(":")[0] for part in names.split("|"))
+    sent = (f".{part}" for part in about.get("langgraph_path") or () if type(part) is int)
+    return f"{nodes}#{about.get('langgraph_step')}{''.join(sent)}"
 
 
 _NAMES = ("model_name", "model", "model_id")
 """Fields of chat models that hold the model's name."""
-_DEPLOYMENTS = ("deployment_name", "azure_deployment", "endpoint_name")
-"""Fields of chat models whose deployment decides which model answers."""
-
-
-def _named(model: Any, name: str) -> Any:
-    """A copy of the chat model with another name, and the same settings, clients and key."""
-    kind = type(model).__name__
-    fields = type(model).model_fields
-    if any(getattr(model, field, None) for field in _DEPLOYMENTS):
-        raise NoSuchModel(name, f"which model {kind} asks is said by its deployment; {_REMEDY}")
-    field = next((one for one in _NAMES if one in fields), None)
-    if field is None:
-        raise NoSuchModel(name, f"{kind} has no field for a model's name; {_REMEDY}")
-    return model.model_copy(update={field: name})
-
-
-_REMEDY = (
-    "use a chat model that has `model`, or a middleware of your own such as ModelFallbackMiddleware"
-)
 
 
 def _shown(tool: BaseTool, given: Any) -> Any:
-    """The arguments as the model gave them, without those that the agent injects."""
-    if not isinstance(given, dict):
-        return given
-    return dict(tool._filter_injected_args(given))  # as LangChain's own callbacks are told
+    """The arguments as LangChain tells its callbacks: without those that the agent injects."""
+    return dict(tool._filter_injected_args(given)) if isinstance(given, dict) else given
 
 
 _SIGNAL = "langgraph.errors.GraphBubbleUp"
@@ -607,302 +377,123 @@ def _is_signal(error: Exception) -> bool:
 
 def _is_misfit(error: Exception) -> bool:
     """Whether the error is about arguments that do not fit the tool."""
-    if not isinstance(error, ValidationError):
-        return False
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code is _FITTING for frame, _ in frames)
+    frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, ValidationError) and _FITTING in frames
 
 
-# What LangChain calls -------------------------------------------------------------------------------
+def _generating(original: Any) -> Any:
+    is_async = inspect.iscoroutinefunction(original)
 
-
-def _agenerate(original: Any) -> Any:
-    async def _agenerate_with_cache(
+    def generate(
         self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any
     ) -> Any:
-        scope = _SCOPES.active()
-        if scope is None:
-            return await original(self, messages, stop=stop, run_manager=run_manager, **options)
-        asking = scope.asking(self, messages, options, stop)
-
-        async def ask(hint: str | None) -> Any:
-            model, given = scope.sent(self, asking, hint)
-            return finished(
-                await original(model, given, stop=stop, run_manager=run_manager, **options)
-            )
-
-        with _SCOPES.entered(None):
-            return await scope.seam.model(ask, **asking.options)
-
-    return _agenerate_with_cache
-
-
-def _generate(original: Any) -> Any:
-    def _generate_with_cache(
-        self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any
-    ) -> Any:
-        scope = _SCOPES.active()
-        if scope is None:
-            return original(self, messages, stop=stop, run_manager=run_manager, **options)
-        asking = scope.asking(self, messages, options, stop)
-
         def ask(hint: str | None) -> Any:
-            model, given = scope.sent(self, asking, hint)
-            return finished(original(model, given, stop=stop, run_manager=run_manager, **options))
+            given = _hinted(messages, hint)
+            return original(self, given, stop=stop, run_manager=run_manager, **options)
 
-        with _SCOPES.entered(None):
-            return scope.seam.model_sync(ask, **asking.options)
+        scope = _SCOPES.active()
+        if scope is None:
+            return ask(None)
+        asked = scope.seam.asked if is_async else scope.seam.asked_sync
+        return asked(ask=ask, **scope.asking(self, messages, {**options, "stop": stop}))
 
-    return _generate_with_cache
-
-
-def _astream(original: Any) -> Any:
-    async def astream(
-        self: Any, input: Any, config: Any = None, *, stop: Any = None, **options: Any
-    ) -> AsyncIterator[Any]:
-        stream = _stream_of(self, input, options, stop, is_async=True)
-        if stream is None:
-            async for piece in original(self, input, config, stop=stop, **options):
-                yield piece
-            return
-        for piece in stream.known():
-            yield piece
-        with stream.passing() as keep:
-            if keep is not None:
-                model, given = stream.sent()
-                async for piece in original(model, given, config, stop=stop, **options):
-                    keep(piece)
-                    yield piece
-        await stream.durable()
-
-    return astream
+    return generate
 
 
-def _stream(original: Any) -> Any:
-    def stream(
-        self: Any, input: Any, config: Any = None, *, stop: Any = None, **options: Any
-    ) -> Iterator[Any]:
-        found = _stream_of(self, input, options, stop, is_async=False)
-        if found is None:
-            yield from original(self, input, config, stop=stop, **options)
-            return
-        yield from found.known()
-        with found.passing() as keep:
-            if keep is not None:
-                model, given = found.sent()
-                for piece in original(model, given, config, stop=stop, **options):
-                    keep(piece)
-                    yield piece
+def _streaming(original: Any) -> Any:
+    is_async = inspect.isasyncgenfunction(original)
+
+    def stream(self: Any, input: Any, config: Any = None, **options: Any) -> Any:
+        scope = _SCOPES.active()
+        # As the method itself decides and converts.
+        if scope is None or not self._should_stream(async_api=is_async, **options, stream=True):
+            return original(self, input, config, **options)
+        given = self._convert_input(input).to_messages()
+
+        def send(call: Unheard) -> Any:
+            return original(self, _hinted(given, call.hint), config, **options)
+
+        begin = partial(scope.seam.streamed, **scope.asking(self, given, options))
+        return _pieces(begin, send) if is_async else _pieces_sync(begin, send)
 
     return stream
 
 
-def _arun(original: Any) -> Any:
-    async def arun(self: Any, tool_input: Any, *args: Any, **options: Any) -> Any:
-        scope = _SCOPES.active()
-        if scope is None:
-            return await original(self, tool_input, *args, **options)
-        words = scope.using(self, tool_input, options.get("tool_call_id"))
-
-        async def do() -> Any:
-            try:
-                return await original(self, tool_input, *args, **options)
-            except Exception as error:
-                scope.judge(error, words)
-                raise
-
-        return await scope.seam.tool(do=do, **words)
-
-    return arun
+async def _pieces(begin: Callable[[], Unheard], send: Any) -> AsyncIterator[AIMessageChunk]:
+    call = begin()
+    if call.known is not None:
+        yield _in_one_piece(call.known)
+        return
+    keep = _keeping(call)
+    with call.passing():
+        async for piece in call.pieces(send(call)):
+            keep(piece)
+            yield piece
+        keep(None)
+    await call.durable()
 
 
-def _run(original: Any) -> Any:
+def _pieces_sync(begin: Callable[[], Unheard], send: Any) -> Iterator[AIMessageChunk]:
+    call = begin()
+    if call.known is not None:
+        yield _in_one_piece(call.known)
+        return
+    keep = _keeping(call)
+    with call.passing():
+        for piece in call.pieces_sync(send(call)):
+            keep(piece)
+            yield piece
+        keep(None)
+    call.durable_sync()
+
+
+def _keeping(call: Unheard) -> Callable[[AIMessageChunk | None], None]:
+    """Takes each piece before it is passed on: whoever has the last one may leave. None: it has ended."""
+    pieces: list[AIMessageChunk] = []
+
+    def keep(piece: AIMessageChunk | None) -> None:
+        if piece is not None:
+            pieces.append(piece)
+        if piece is None or getattr(piece, "chunk_position", None) == "last":
+            whole = add_ai_message_chunks(*pieces) if pieces else AIMessageChunk(content="")
+            call.done(ChatResult(generations=[ChatGeneration(message=whole)]))
+
+    return keep
+
+
+def _in_one_piece(answer: ChatResult) -> AIMessageChunk:
+    fields = {**dict(answer.generations[0].message), "type": "AIMessageChunk"}
+    return AIMessageChunk(**fields, chunk_position="last")
+
+
+def _running(original: Any) -> Any:
+    is_async = inspect.iscoroutinefunction(original)
+
     def run(self: Any, tool_input: Any, *args: Any, **options: Any) -> Any:
         scope = _SCOPES.active()
         if scope is None:
             return original(self, tool_input, *args, **options)
         words = scope.using(self, tool_input, options.get("tool_call_id"))
 
-        def do() -> Any:
-            try:
-                return original(self, tool_input, *args, **options)
-            except Exception as error:
-                scope.judge(error, words)
-                raise
+        async def do() -> Any:
+            with scope.judging(words):
+                return await original(self, tool_input, *args, **options)
 
-        return scope.seam.tool_sync(do=do, **words)
+        def do_sync() -> Any:
+            with scope.judging(words):
+                return original(self, tool_input, *args, **options)
+
+        seam = scope.seam
+        return seam.tool(do=do, **words) if is_async else seam.tool_sync(do=do_sync, **words)
 
     return run
 
 
 _REPLACED: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
-    (BaseChatModel, "_agenerate_with_cache", _agenerate),
-    (BaseChatModel, "_generate_with_cache", _generate),
-    (BaseChatModel, "astream", _astream),
-    (BaseChatModel, "stream", _stream),
-    (BaseTool, "arun", _arun),
-    (BaseTool, "run", _run),
+    (BaseChatModel, "_agenerate_with_cache", _generating),
+    (BaseChatModel, "_generate_with_cache", _generating),
+    (BaseChatModel, "astream", _streaming),
+    (BaseChatModel, "stream", _streaming),
+    (BaseTool, "arun", _running),
+    (BaseTool, "run", _running),
 )
-
-
-# Streams --------------------------------------------------------------------------------------------
-
-
-def _stream_of(
-    model: Any, given: Any, options: dict[str, Any], stop: Any, *, is_async: bool
-) -> _Stream | None:
-    """The recorded stream of a call; None outside a run, and for a model without streams."""
-    scope = _SCOPES.active()
-    wanted = {**options, "stop": stop, "stream": True}
-    # As the method itself decides and converts.
-    if scope is None or not model._should_stream(async_api=is_async, **wanted):
-        return None
-    messages = model._convert_input(given).to_messages()
-    return _Stream(scope, model, scope.asking(model, messages, options, stop))
-
-
-class _Stream:
-    """A model call whose answer is streamed."""
-
-    def __init__(self, scope: Scope, model: Any, asking: PreparedCall) -> None:
-        self._scope = scope
-        self._model = model
-        self._asking = asking
-        self._stream: Stream = scope.seam.stream(**asking.options)
-
-    def sent(self) -> tuple[Any, Sequence[BaseMessage]]:
-        """The model that is asked, and what it is sent."""
-        return self._scope.sent(self._model, self._asking, self._scope.seam.hint)
-
-    def known(self) -> Iterator[AIMessageChunk]:
-        """A recorded answer, in one piece."""
-        if self._stream.known is not None:
-            fields = dict(self._stream.known.generations[0].message)
-            fields.pop("type", None)
-            yield AIMessageChunk(**fields, chunk_position="last")
-
-    @contextmanager
-    def passing(self) -> Generator[Callable[[Any], None] | None]:
-        """Use around the pieces; gives a function that keeps each, None for a recorded answer."""
-        if self._stream.known is not None:
-            yield None
-            return
-        pieces: list[AIMessageChunk] = []
-        recorded = False
-
-        def record() -> None:
-            nonlocal recorded
-            whole = pieces[0] if pieces else AIMessageChunk(content="")
-            for piece in pieces[1:]:
-                whole = whole + piece
-            answer = finished(ChatResult(generations=[ChatGeneration(message=whole)]))
-            self._stream.done(answer)
-            recorded = True
-
-        def keep(piece: AIMessageChunk) -> None:
-            pieces.append(piece)
-            # Before it is passed on: whoever has the last piece may leave.
-            if not recorded and getattr(piece, "chunk_position", None) == "last":
-                record()
-
-        with self._stream.passing():
-            yield keep
-            if not recorded:
-                record()
-
-    async def durable(self) -> None:
-        """Wait until the answer is stored, where a store keeps the run."""
-        await self._stream.durable()
-
-
-# What a runnable or a graph is made of ---------------------------------------------------------------
-
-MOST = 5_000
-"""The most objects that are looked at."""
-_THEIRS = ("langchain", "langgraph")
-_PLAIN = (str, bytes, int, float, bool, type(None), type)
-
-
-def parts_of(root: object) -> Iterator[Any]:
-    """All objects reachable from one of LangChain's or LangGraph's."""
-    waiting: list[Any] = [root]
-    seen: set[int] = set()
-    while waiting and len(seen) < MOST:
-        value = waiting.pop(0)
-        if isinstance(value, _PLAIN) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        yield value
-        waiting += _held_by(value)
-
-
-def _held_by(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(cast("list[Any]", value))
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if inspect.ismethod(value):
-        return [value.__self__, value.__func__]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if inspect.isfunction(value):
-        return _reached(value)
-    if isinstance(value, BaseLanguageModel) or not _is_theirs(value):
-        return []
-    return list(getattr(value, "__dict__", {}).values())
-
-
-def _reached(function: Any) -> list[Any]:
-    """The variables that a function closes over, and the globals that it names unless it is LangChain's."""
-    try:
-        found = inspect.getclosurevars(function)
-    except ValueError:  # a variable that has no value yet
-        return []
-    own = function.__module__.startswith(_THEIRS)
-    return [*found.nonlocals.values(), *(() if own else found.globals.values())]
-
-
-def _is_theirs(value: object) -> bool:
-    packages = (kind.__module__.partition(".")[0] for kind in type(value).__mro__)
-    return any(name.startswith(_THEIRS) for name in packages)
-
-
-def clients_in(root: object) -> list[object]:
-    """The models, and middleware with a number of retries."""
-    return [
-        part
-        for part in parts_of(root)
-        if isinstance(part, BaseLanguageModel)
-        or (_is_theirs(part) and type(getattr(part, "max_retries", None)) is int)
-    ]
-
-
-def layers_in(root: object) -> Iterator[RetryLayer]:
-    """LangChain's and LangGraph's own retries around models and tools."""
-    for part in parts_of(root):
-        where = f"{type(part).__module__}.{type(part).__qualname__}"
-        if isinstance(part, RunnableRetry):
-            often = part.max_attempt_number - 1
-            yield RetryLayer(where, often, "leave .with_retry() out")
-        elif where == "langgraph.types.RetryPolicy":
-            yield RetryLayer(where, part.max_attempts - 1, "leave the node's retry_policy out")
-
-
-def tools_in(root: object) -> dict[str, Any]:
-    """The tools that the graph's own nodes run, name to JSON Schema."""
-    nodes = [
-        part
-        for part in parts_of(root)
-        if _is_theirs(part) and isinstance(getattr(part, "tools_by_name", None), dict)
-    ]
-    found: dict[str, BaseTool] = {}
-    for node in nodes:
-        found |= node.tools_by_name
-    return {name: _schema(tool) for name, tool in found.items()}
-
-
-def _schema(tool: BaseTool) -> Any:
-    try:
-        return convert_to_openai_tool(tool)["function"].get("parameters")
-    except Exception:
-        return None

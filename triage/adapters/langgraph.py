@@ -11,10 +11,9 @@ and its calls are answered from the journal.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
 from .extras import missing
 
@@ -26,154 +25,16 @@ except ImportError as error:
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, GraphOutput, StateSnapshot
 
-from triage.core import (
-    ApprovalAsked,
-    Cause,
-    FailureType,
-    Step,
-    StepRecorded,
-    UsageError,
-    digest,
-    plain,
-)
-from triage.core.messages.base import Asked
-from triage.engine import MODEL, About, Run, describe, shown, tally
+from triage.core import Cause, FailureType, Step, StepRecorded, UsageError
+from triage.core.messages.base import Asked, content_text
+from triage.engine import MODEL, Run, tally
 
-from .base import AskedCall, Asking, Said, Seam, SoftFailure, said_to
-from .base import ask as ask_person
-from .conversations import Turn, continued
-from .langchain import (
-    LangChainAdapter,
-    Scope,
-    entered,
-    last_message,
-    message_of,
-    repair_langchain,
-    result_form,
-)
+from .base import Seam, SoftFailure
+from .conversations import guidance_text, outcomes
+from .interrupts import answer_for, ask, settled
+from .langchain import LangChainAdapter, Scope, entered, last_message
 
 __all__ = ["LangGraphAdapter"]
-
-
-NAME = "interrupt"
-"""The subject of a question that stands for a graph's interrupts. In the metadata of a step: the key of the
-question whose answer the graph was given."""
-
-
-def ask(seam: Seam, interrupts: Sequence[Any]) -> NoReturn:
-    """End the attempt, and ask a person what the graph waits for."""
-    run = seam.run
-    values = {one.id: plain(one.value) for one in interrupts}
-    number = sum(key is not None for key in map(_key_of, run.session.events)) + 1
-    words = "; ".join(
-        f"{key} {shown(value)}" if len(values) > 1 else shown(value)
-        for key, value in values.items()
-    )
-    text = f"the graph waits for an answer: {words}"
-    calls: list[About] = []
-    for one in interrupts:
-        asked = _calls_in(one)
-        value = values[one.id]
-        same = f"{NAME}:{digest(run.salt, json.dumps(value, sort_keys=True))}:1"
-        words = f"what the graph asked, {shown(value)}"
-        calls += (
-            map(seam.about, asked) if asked else [describe(run.session, same, NAME, value, words)]
-        )
-    parts = tuple(values) if len(values) > 1 else ()
-    asking = Asking(NAME, number, text, values, rule="graph:interrupt", calls=calls, parts=parts)
-    ask_person(run, asking)
-
-
-def settled(seam: Seam, interrupts: Sequence[Any]) -> dict[str, Any] | None:
-    """The answers to all that the graph asks leave for, where none need be asked; else None."""
-    asked = {one.id: _calls_in(one) for one in interrupts}
-    if not all(asked.values()):
-        return None
-    calls = [call for each in asked.values() for call in each]
-    known = seam.verdicts(calls, all_or_none=True)
-    if not known:
-        return None
-    return {
-        id_: {"decisions": [_decision(known[call.id]) for call in each]}
-        for id_, each in asked.items()
-    }
-
-
-def _decision(said: Said) -> dict[str, Any]:
-    if said.decision == "rejected":
-        return {"type": "reject", "message": said.told}
-    return {"type": "approve"}
-
-
-def _calls_in(interrupt: Any) -> list[AskedCall]:
-    """The calls that an interrupt of HumanInTheLoopMiddleware asks leave for; none of any other."""
-    asked: Any = interrupt.value.get("action_requests") if _is_mapping(interrupt.value) else None
-    if not isinstance(asked, list) or not all(_is_mapping(one) and "name" in one for one in asked):
-        return []
-    return [
-        AskedCall(f"{interrupt.id} {at}", one["name"], one.get("args"))
-        for at, one in enumerate(asked)
-    ]
-
-
-def _note_refusals(seam: Seam, interrupt: Any, answer: Any) -> None:
-    """Record which calls a person refused in an answer of HumanInTheLoopMiddleware's own form."""
-    decisions = answer.get("decisions") if _is_mapping(answer) else None
-    if not isinstance(decisions, list):
-        return
-    for call, decision in zip(_calls_in(interrupt), decisions, strict=False):
-        if _is_mapping(decision) and decision.get("type") == "reject":
-            seam.refuse(call, str(decision.get("message") or ""))
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def answer_for(seam: Seam, waiting: Sequence[Any]) -> dict[str, Any] | None:
-    """The answer to the last question, by interrupt; None where there is none yet.
-
-    It is used once, which a step records: a graph that asks again has another question.
-    """
-    run = seam.run
-    events = run.session.events
-    asked = [key for key in map(_key_of, events) if key is not None]
-    if not asked or not waiting:
-        return None
-    key = asked[-1]
-    steps = (event.step for event in events if isinstance(event, StepRecorded))
-    if any((step.metadata or {}).get(NAME) == key for step in steps):
-        return None
-    said = said_to(run, key)
-    if said is None or said.decision == "rejected":
-        return None
-    if said.decision == "approved":
-        answers = {one.id: _approval(one.value) for one in waiting}
-    else:
-        answers = said.value if len(waiting) > 1 else {waiting[0].id: said.value}
-    for one in waiting:
-        _note_refusals(seam, one, answers.get(one.id))
-    questions = {one.id: plain(one.value) for one in waiting}
-    run.record_step(
-        Step(
-            action="answer", tool_input=questions, tool_output=plain(answers), metadata={NAME: key}
-        )
-    )
-    return answers
-
-
-def _approval(value: Any) -> Any:
-    """An approval in the form that the asker expects, such as HumanInTheLoopMiddleware."""
-    asked: Any = value if isinstance(value, Mapping) else {}
-    if isinstance(asked.get("action_requests"), list):
-        return {"decisions": [{"type": "approve"} for _ in asked["action_requests"]]}
-    return {"type": "approve"} if asked.get("type") == "tool_approval" else True
-
-
-def _key_of(event: Any) -> str | None:
-    """The key of the question in an event, if it is about an interrupt."""
-    about = isinstance(event, ApprovalAsked) and event.kind == "call"
-    return event.subject if about and event.subject.startswith(f"{NAME}:") else None
 
 
 RUN = "triage_run"
@@ -211,8 +72,6 @@ async def start_of(graph: Any, seam: Seam, given: Any, config: Any) -> Start:
             place = {k: v for k, v in config["configurable"].items() if k != "checkpoint_id"}
             found = await _taken_up(graph, seam, given, {**config, "configurable": place})
             return Start(given, config) if found is None else found
-    elif replay is not None and replay.kind == "replan":
-        given = _with_turns(given, seam)
     return Start(given, config)
 
 
@@ -236,10 +95,10 @@ async def _taken_up(graph: Any, seam: Seam, given: Any, config: dict[str, Any]) 
         line = [one async for one in _line(graph, config, newest, run)]
         if kind == "replan":
             # The checkpoint before the run, without the input of the failed plan.
-            return Start(_with_turns(given, seam), _at(config, line[-1]))
+            return Start(_with_turns(given, seam, line[-1], newest), _at(config, line[-1]))
         chosen = _before(dropped, line) if dropped else _last_asking(run, line)
     if "__start__" in chosen.next:
-        return Start(given, _at(config, chosen))
+        return Start(_with_turns(given, seam, chosen, newest), _at(config, chosen))
     held = frozenset(_results_in(chosen))
     _count(run, held, chosen)
     # Named, a checkpoint has a subgraph begin anew; the newest one would go on inside of it.
@@ -397,31 +256,35 @@ _NOWHERE = float("inf")
 # What a checkpoint holds ----------------------------------------------------------------------------
 
 
-def _results_in(snapshot: Any) -> Iterator[str]:
+def _results_in(snapshot: Any) -> set[str]:
     """The ids of the tool calls whose results a checkpoint holds, including pending writes and
     subgraphs.
     """
-    yield from _ids_in(snapshot.values)
+    messages = _messages_in(snapshot)
+    return {one.tool_call_id for one in messages if isinstance(one, ToolMessage)}
+
+
+def _messages_in(snapshot: Any) -> Iterator[BaseMessage]:
+    """The messages in a checkpoint, in its pending writes, and in those of subgraphs."""
+    yield from _messages_of(snapshot.values)
     for task in snapshot.tasks:
-        yield from _ids_in(task.result)
+        yield from _messages_of(task.result)
         if isinstance(task.state, StateSnapshot):
-            yield from _results_in(task.state)
+            yield from _messages_in(task.state)
 
 
-def _ids_in(value: Any) -> Iterator[str]:
-    if isinstance(value, ToolMessage):
-        yield value.tool_call_id
-    elif isinstance(value, BaseMessage | str):
-        return
+def _messages_of(value: Any) -> Iterator[BaseMessage]:
+    if isinstance(value, BaseMessage):
+        yield value
     elif isinstance(value, Mapping):
         yield from _each(value.values())
     elif isinstance(value, list | tuple):
         yield from _each(cast("list[Any]", value))
 
 
-def _each(values: Iterable[Any]) -> Iterator[str]:
+def _each(values: Iterable[Any]) -> Iterator[BaseMessage]:
     for value in values:
-        yield from _ids_in(value)
+        yield from _messages_of(value)
 
 
 def _count(run: Run, held: frozenset[str], snapshot: Any) -> None:
@@ -443,35 +306,59 @@ def _count(run: Run, held: frozenset[str], snapshot: Any) -> None:
 # A conversation to go on with -----------------------------------------------------------------------
 
 
-def _with_turns(given: Any, seam: Seam) -> Any:
-    """The input with the turns that a new plan continues from, if it has messages."""
+def _with_turns(given: Any, seam: Seam, before: Any, newest: Any) -> Any:
+    """The input with the turns that a new plan continues from, as the graph's state has them.
+
+    before: the checkpoint before the run. newest: where it has come to. A graph that holds its messages
+    elsewhere is told of those turns where its requests leave.
+    """
     messages = given.get("messages") if isinstance(given, Mapping) else None
     if not isinstance(messages, list):
         return given
-    turns = _messages(seam)
-    return {**given, "messages": [*messages, *repair_langchain(turns)]} if turns else given
+    old = {message.id for message in _messages_of(before.values)}
+    found = _messages_of([newest.values.get("messages"), *(task.result for task in newest.tasks)])
+    turns = _turns(seam, [message for message in found if message.id not in old])
+    return {**given, "messages": [*messages, *turns]} if turns else given
 
 
-def _messages(seam: Seam) -> list[BaseMessage]:
-    def answer(turn: Turn) -> tuple[list[Any], list[Asked]] | None:
-        place = turn.name.partition(" ")[2]
-        if "/" in place.partition("#")[0]:
-            return None  # a separate conversation inside a subgraph
-        message = message_of(turn.value[0])
-        if not message.tool_calls and not message.content:
-            return None
-        calls = message.tool_calls
-        return [message], [Asked(call["id"] or "", call["name"], call["args"]) for call in calls]
+def _turns(seam: Seam, messages: list[BaseMessage]) -> list[BaseMessage]:
+    """The model's turns that are carried over, each of its calls with its result."""
+    carried = [turn for turn in seam.carried if turn.kind == "model"]
+    calls = [call for turn in carried for call in turn.calls]
+    words = {turn.text for turn in carried if not turn.calls}
+    results = {one.tool_call_id: one for one in messages if isinstance(one, ToolMessage)}
+    found: list[BaseMessage] = []
+    for message in messages:
+        if not isinstance(message, AIMessage):
+            continue
+        if message.tool_calls and all(_is_among(calls, call) for call in message.tool_calls):
+            found += [message, *(_result(call, results) for call in message.tool_calls)]
+        elif not message.tool_calls and content_text(message.content) in words:
+            found.append(message)
+    told = {one.tool_call_id for one in found if isinstance(one, ToolMessage)}
+    for turn in seam.carried:
+        if turn.kind == "tool" and turn.id in told:
+            seam.use(turn)
+    is_answered = bool(found) and not isinstance(found[-1], ToolMessage)
+    # A final answer is asked for anew, unless something is said to it.
+    return found[:-1] if is_answered and guidance_text(seam.run.told) is None else found
 
-    return continued(seam.carried, answer=answer, result=_result, use=seam.use)
+
+def _is_among(calls: Iterable[Asked], call: Mapping[str, Any]) -> bool:
+    """Whether a call in the state is one of these, some of which their provider gives no id."""
+    same = {call["id"], ""}
+    equal = (one for one in calls if one.id in same and one.name == call["name"])
+    return any(one.id or one.arguments == call["args"] for one in equal)
 
 
-def _result(asked: Asked, turn: Turn) -> ToolMessage:
-    if turn.error is not None:
-        return ToolMessage(turn.error, tool_call_id=asked.id, name=turn.name, status="error")
-    found = result_form(turn.name, asked.id).load(turn.value)
-    is_message = isinstance(found, ToolMessage)
-    return found if is_message else ToolMessage(str(found), tool_call_id=asked.id)
+def _result(call: Mapping[str, Any], results: Mapping[str, ToolMessage]) -> ToolMessage:
+    """What came of a call: the result in the state, else as the journal has it."""
+    found = results.get(call["id"])
+    if found is not None:
+        return found
+    told, failed = outcomes()(Asked(call["id"], call["name"], call["args"])).told()
+    status: Any = "error" if failed else "success"
+    return ToolMessage(told, tool_call_id=call["id"], name=call["name"], status=status)
 
 
 _INTERRUPTS = "__interrupt__"
