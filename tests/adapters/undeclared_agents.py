@@ -76,7 +76,11 @@ FAILURES = {
     ),
     "wrong arguments": Failure(
         Script(
-            (Rule(BOOKED, "table 17"), Rule(SEARCH, "search"), Rule(asks(call("search", text="x"))))
+            (
+                Rule(BOOKED, "table 17"),
+                Rule(SEARCH, "query"),  # it is told the argument
+                Rule(asks(call("search", text="x"))),
+            )
         ),
     ),
     "answer cut in its JSON": Failure(

@@ -293,7 +293,13 @@ class RulesClassifier:
             return None
         kind = blamed.rule.failure_type
         tool = trajectory.steps[found.step].tool_called
-        if tool is not None and verdict is not None and verdict.rule.failure_type is kind:
+        same = verdict is not None and verdict.rule.failure_type is kind
+        if (
+            tool is not None
+            and verdict is not None
+            and same
+            and _names_a_field(verdict, found.error, tool)
+        ):
             return None  # the error says it in more detail
         others = () if verdict is None else _kinds((), verdict, kind)
         outcome = self._from_verdict(blamed, _NO_STEPS, others)
@@ -383,6 +389,15 @@ def _of_last_call(steps: tuple[Step, ...], error: ErrorInfo) -> Finding | None:
         if found is not None:
             return found
     return None
+
+
+_QUOTED = re.compile(r"'([^']+)'")
+
+
+def _names_a_field(verdict: Verdict, refusal: ErrorInfo, tool: str) -> bool:
+    """Whether an error names one of the fields for which a call of this tool is refused."""
+    words = " ".join(error.message for error in verdict.path)
+    return any(name in words for name in set(_QUOTED.findall(refusal.message)) - {tool})
 
 
 def _last_error(steps: tuple[Step, ...]) -> ErrorInfo | None:

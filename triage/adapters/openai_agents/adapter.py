@@ -199,11 +199,12 @@ async def until_done(tasks: set[asyncio.Future[Any]]) -> None:
 def _note_misfit(tool: Any, ctx: Any, given: Any, error: agents.ModelBehaviorError) -> None:
     """Have the model told what is wrong with arguments that kept the tool from running."""
     not_attempted(error)
-    hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_ARGUMENTS)
     tools = {tool.name: getattr(tool, "params_json_schema", None)}
     refusal = refusal_of(Asked(ctx.tool_call_id, tool.name, given), tools)
     what = "they have not the form that it takes" if refusal is None else refusal.text
     text = f"The tool was not called: its arguments do not fit. {what}"
+    kind, cause = FailureType.SCHEMA_MISMATCH, Cause.INVALID_ARGUMENTS
+    hint(error, failure_type=kind, cause=cause, hint=f"{tool.name}: {text}")
     config = ctx.run_config or agents.RunConfig()
     if config.tool_error_formatter is None:
         ctx.run_config = replace(config, tool_error_formatter=lambda _given: text)
