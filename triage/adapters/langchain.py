@@ -14,7 +14,15 @@ import inspect
 import re
 import traceback
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
@@ -317,7 +325,7 @@ class Scope:
         }
 
     @contextmanager
-    def judging(self, words: Mapping[str, Any]) -> Iterator[None]:
+    def judging(self, words: Mapping[str, Any]) -> Generator[None]:
         """Mark an error as not attempted where the tool's body did not run."""
         try:
             yield
@@ -335,7 +343,7 @@ _SCOPES = base.Scopes[Scope]("langchain", lambda scope: scope.seam.run)
 
 
 @contextmanager
-def entered(scope: Scope) -> Iterator[None]:
+def entered(scope: Scope) -> Generator[None]:
     """Make the calls of this code, its tasks and its threads pass through a seam."""
     for kind, name, made in _REPLACED:
         base.replace_method(kind, name, made)
@@ -462,7 +470,7 @@ def _keeping(call: Unheard) -> Callable[[AIMessageChunk | None], None]:
 
 
 def _in_one_piece(answer: ChatResult) -> AIMessageChunk:
-    fields = {**dict(answer.generations[0].message), "type": "AIMessageChunk"}
+    fields: dict[str, Any] = {**dict(answer.generations[0].message), "type": "AIMessageChunk"}
     return AIMessageChunk(**fields, chunk_position="last")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import parse_qsl
 
 from anyio import to_thread
 
@@ -28,8 +29,8 @@ class RedisRuns:
         except ImportError as error:
             raise UsageError(f"runs in Redis need {error.name}: pip install redis") from error
         base, _, options = url.partition("?")
-        given = dict(part.partition("=")[::2] for part in options.split("&"))
-        self._prefix = f"{{{given.get('prefix', 'triage')}}}"
+        prefix = dict(parse_qsl(options)).get("prefix", "triage")
+        self._prefix = f"{{{prefix}}}"
         self._error = redis.RedisError
         self._db: Any = redis.Redis.from_url(base)
 

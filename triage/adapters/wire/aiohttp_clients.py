@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from http.client import responses
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -46,7 +46,7 @@ def recording(_library: Any, _name: str, original: Any, *, hint: bool = True) ->
         checked = options.get("raise_for_status")
         checked = self.raise_for_status if checked is None else checked
         if callable(checked):
-            await checked(response)
+            await cast("Any", checked)(response)
         elif checked:
             response.raise_for_status()
         return response
