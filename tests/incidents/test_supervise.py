@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -101,21 +100,6 @@ def test_a_lost_run_is_found_gone_on_with_and_told_of(room: Room) -> None:
     assert any("err-002: auto_restart, done" in line for line in said)
     assert said[-1].endswith("has stopped")
     assert not any(KEY in line or "\x1b" in line for line in [*said, *lines("rest.jsonl")])
-
-
-def test_it_serves_the_metrics_of_its_store_to_this_machine(room: Room) -> None:
-    room.leave("run-1")
-    with supervised("--agent", "agents:looker", "--metrics", "0") as process:
-        address = r"http://127\.0\.0\.1:\d+/metrics"
-        url = process.until(lambda: re.search(address, "\n".join(process.said)))[0]
-
-        def counted() -> bool:
-            with urllib.request.urlopen(url) as answer:
-                return 'triage_runs_total{agent="look",status="done"} 1' in answer.read().decode()
-
-        process.until(counted)
-        process.tell(signal.SIGTERM)
-        assert process.ended() == 0
 
 
 def test_told_to_stop_it_finishes_what_it_holds(room: Room) -> None:

@@ -14,15 +14,7 @@ import inspect
 import re
 import traceback
 from base64 import b64decode, b64encode
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
@@ -441,7 +433,7 @@ async def _pieces(begin: Callable[[], Unheard], send: Any) -> AsyncIterator[AIMe
     await call.durable()
 
 
-def _pieces_sync(begin: Callable[[], Unheard], send: Any) -> Iterator[AIMessageChunk]:
+def _pieces_sync(begin: Callable[[], Unheard], send: Any) -> Generator[AIMessageChunk]:
     call = begin()
     if call.known is not None:
         yield _in_one_piece(call.known)

@@ -293,14 +293,10 @@ class RulesClassifier:
             return None
         kind = blamed.rule.failure_type
         tool = trajectory.steps[found.step].tool_called
-        same = verdict is not None and verdict.rule.failure_type is kind
-        if (
-            tool is not None
-            and verdict is not None
-            and same
-            and _names_a_field(verdict, found.error, tool)
-        ):
-            return None  # the error says it in more detail
+        if tool is not None and verdict is not None and verdict.rule.failure_type is kind:
+            words = " ".join(one.message for one in verdict.path)
+            if tool not in words or _names_a_field(words, found.error, tool):
+                return None  # the error is of something else, or says it in more detail
         others = () if verdict is None else _kinds((), verdict, kind)
         outcome = self._from_verdict(blamed, _NO_STEPS, others)
         step = None if kind is FailureType.EXTERNAL_FAULT else found.step
@@ -394,9 +390,8 @@ def _of_last_call(steps: tuple[Step, ...], error: ErrorInfo) -> Finding | None:
 _QUOTED = re.compile(r"'([^']+)'")
 
 
-def _names_a_field(verdict: Verdict, refusal: ErrorInfo, tool: str) -> bool:
+def _names_a_field(words: str, refusal: ErrorInfo, tool: str) -> bool:
     """Whether an error names one of the fields for which a call of this tool is refused."""
-    words = " ".join(error.message for error in verdict.path)
     return any(name in words for name in set(_QUOTED.findall(refusal.message)) - {tool})
 
 
