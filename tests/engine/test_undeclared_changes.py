@@ -33,7 +33,8 @@ class World:
     """A model that asks for calls one after the other, and the tools that make them.
 
     calls: of each turn. fails: by the name of a tool, how many of its calls raise. die: the tool behind
-    whose first call the process dies; empty for none. made: the calls.
+    whose first call the process dies; empty for none. given: the argument of each turn, 1 without one.
+    made: the calls.
     """
 
     def __init__(self, *calls: list[str], **fails: int) -> None:
@@ -41,6 +42,7 @@ class World:
         self.fails = fails
         self.made: list[str] = []
         self.die = ""
+        self.given: dict[int, Any] = {}
         self.down = 0
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -53,9 +55,10 @@ class World:
         said: dict[str, Any] = {"role": "assistant", "content": "done"}
         if turn < len(self.calls):
             names = self.calls[turn]
+            given = json.dumps({"n": self.given.get(turn, 1)})
             said["content"] = None
             said["tool_calls"] = [
-                {"id": f"{turn}.{at}", "function": {"name": name, "arguments": '{"n": 1}'}}
+                {"id": f"{turn}.{at}", "function": {"name": name, "arguments": given}}
                 for at, name in enumerate(names)
             ]
         choice = {"index": 0, "finish_reason": "stop", "message": said}
@@ -301,6 +304,20 @@ async def test_a_change_that_is_asked_for_once_more_waits_for_a_person(
             await other.resume(caught.value.token, triage.reject("one mail is enough"))
         assert world.made.count("send_mail") == 1
     await other.store.close()
+    await agent.store.close()
+
+
+async def test_an_approval_is_of_one_change_however_alike_another_begins(tmp_path: Path) -> None:
+    turns = [["send_mail"], ["send_mail"], ["look"], ["send_mail"], ["send_mail"]]
+    world = World(*turns, look=1)
+    one, other = "x" * 400 + "1", "x" * 400 + "2"
+    world.given = {0: one, 1: other, 3: one, 4: other}
+    agent = world.agent(store=f"sqlite:///{tmp_path / 'runs.db'}", durability=CARRY)
+    with pytest.raises(TriageSuspendedError) as first:
+        await agent.run("t")
+    with pytest.raises(TriageSuspendedError, match="once more"):
+        await agent.resume(first.value.token, triage.approve())
+    assert world.made.count("send_mail") == 3
     await agent.store.close()
 
 

@@ -5,6 +5,7 @@ Where the function is called again, they would be made again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -96,14 +97,15 @@ def say_called_again(session: Session) -> None:
     name = session.config.name
     if name in _said or getattr(session.config.function, RECORDS_TOOLS, False) is True:
         return
-    known = _recorded(session)
     asked = dict.fromkeys(
         one.name
         for event in session.events
         if isinstance(event, StepRecorded) and (event.step.metadata or {}).get(SEEN) is True
         for one in asked_in(event.step)
     )
-    tools = [tool for tool in asked if tool not in known and infer_effect(tool) is not Effect.READ]
+    changing = [tool for tool in asked if infer_effect(tool) is not Effect.READ]
+    known = _recorded(session) if changing else set()
+    tools = [tool for tool in changing if tool not in known]
     if tools:
         _said.add(name)
         logger.info(
@@ -206,7 +208,7 @@ def hold_back(run: Recorder, changes: list[Change], asked: list[Asked]) -> None:
         return
     session, given = run.session, plain(newest.arguments)
     times = sum((one.name, one.arguments) == (newest.name, newest.arguments) for one in asked)
-    named = digest(session.salt, as_json(given, _LONGEST))
+    named = digest(session.salt, json.dumps(given, sort_keys=True))
     key = f"{newest.name}{_AGAIN}:{named}:{len(equal) - 1 + times}"
     if key in session.state.approved:
         return
