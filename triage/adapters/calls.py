@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -411,7 +412,27 @@ class UnfinishedStream(ConnectionError):
         super().__init__("the stream ended before the answer did")
 
 
-class Stream:
+class Passing(ABC):
+    """A call whose answer comes in pieces."""
+
+    @abstractmethod
+    def failed(self, error: BaseException) -> None:
+        """Record that the call broke off with this error."""
+
+    @contextmanager
+    def passing(self) -> Generator[None]:
+        """Use around the pieces as they come: an error, or leaving early, ends the call."""
+        try:
+            yield
+        except GeneratorExit:
+            self.failed(StreamLeft())
+            raise
+        except BaseException as error:
+            self.failed(error)
+            raise
+
+
+class Stream(Passing):
     """A model call that is begun and ended by hand, as its answer may come in pieces: see `Seam.stream`.
 
     known: the recorded answer, for the framework. None: it must be asked for. key: of the call, None for
@@ -487,18 +508,6 @@ class Stream:
         if isinstance(error, Exception) and not isinstance(error, StreamLeft):
             self._ended(None, error)
         fail(self._run, begun, error)
-
-    @contextmanager
-    def passing(self) -> Generator[None]:
-        """Use around the pieces as they come: an error, or leaving early, ends the call."""
-        try:
-            yield
-        except GeneratorExit:
-            self.failed(StreamLeft())
-            raise
-        except BaseException as error:
-            self.failed(error)
-            raise
 
     async def durable(self) -> None:
         """Wait until the store has what was recorded, for a durable run."""

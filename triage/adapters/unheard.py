@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from .calls import Stream, StreamLeft
+from .calls import Passing, Stream
 
 T = TypeVar("T")
 _listening: ContextVar[_Heard | None] = ContextVar("triage_listening", default=None)
@@ -56,7 +56,7 @@ def is_listening() -> bool:
     return _listening.get() is not None
 
 
-class Unheard:
+class Unheard(Passing):
     """A model call of a framework. known: its recorded answer; None where it must be asked for.
 
     hint: gives what the framework tells the model; None where that is written into the request that leaves.
@@ -131,18 +131,6 @@ class Unheard:
             UNHEARD.add(self._kind)
             self._made = begin()
         return self._made
-
-    @contextmanager
-    def passing(self) -> Generator[None]:
-        """As `Stream.passing`."""
-        try:
-            yield
-        except GeneratorExit:
-            self.failed(StreamLeft())
-            raise
-        except BaseException as error:
-            self.failed(error)
-            raise
 
     async def durable(self) -> None:
         """As `Stream.durable`."""
