@@ -410,12 +410,7 @@ class Seam:
 
         Before a call that is reused, the hint with which that was asked for. None for a judge.
         """
-        if is_judging():
-            return None
-        return (
-            "\n".join(filter(None, (guidance_text(self.run.guidance), *self._overheard.notes)))
-            or None
-        )
+        return None if is_judging() else self._overheard.told(self.run.guidance)
 
     @property
     def shrink(self) -> Shrink | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from triage.adapters.calls import ModelCall
-from triage.adapters.conversations import records_tools
+from triage.adapters.conversations import guidance_text, records_tools
 from triage.adapters.tools import (
     UNKNOWN,
     CallRefused,
@@ -38,6 +38,7 @@ from triage.engine import (
     CUT,
     NOT_ATTEMPTED,
     SEEN,
+    Guidance,
     Run,
     Tool,
     answered_by,
@@ -120,6 +121,10 @@ class Overheard:
         self._claimed: set[int] = set()
         # By the task or thread that asked, for its last request where that failed.
         self._failed: dict[int, tuple[ModelCall, str]] = {}
+
+    def told(self, guidance: Guidance) -> str | None:
+        """What models are told: the hint of the attempt, and the notes."""
+        return "\n".join(filter(None, (guidance_text(guidance), *self.notes))) or None
 
     def begun(self, call: ModelCall) -> str | None:
         """A request begins: the key of the call that it is another try of, None for a call of its own.

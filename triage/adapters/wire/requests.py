@@ -24,7 +24,7 @@ from triage.adapters.calls import (
     is_brief,
     within,
 )
-from triage.adapters.conversations import guidance_text, records_models, repaired
+from triage.adapters.conversations import records_models, repaired
 from triage.adapters.unheard import note_heard
 from triage.core import TriageError, child_logger
 from triage.core.messages.base import (
@@ -349,8 +349,7 @@ class ModelRequest:
         messages = wire.shrunk(messages, shrink)
         if not isinstance(messages, str) and not is_continued(body):
             messages = self._repaired(messages, is_given=shrink is None and carried is None)
-        told = (guidance_text(guidance), *self.overheard.notes) if self._hint else ()
-        hint = "\n".join(filter(None, told)) or None
+        hint = self.overheard.told(guidance) if self._hint else None
         body[name] = wire.hinted(messages, hint)
         if body == given:
             return None
