@@ -9,7 +9,7 @@ import triage
 from triage import Step, Usage
 from triage.adapters import Adapter, Form, Seam
 from triage.core import Event, StepRecorded, capture
-from triage.core.messages.base import Answer, Asked
+from triage.core.messages.neutral import Answer, Asked
 from triage.strategies import Prices
 
 # The first exception that is read looks where packages are installed, and the first tokens are priced

@@ -42,7 +42,7 @@ from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError
 from triage.adapters import SoftFailure
 from triage.adapters.langchain import ANSWER
 from triage.core import Cause, plain
-from triage.core.messages.base import LOST
+from triage.core.messages.neutral import LOST
 from triage.testing.adapter_contract import (
     Fails,
     Rule,

@@ -15,7 +15,7 @@ import triage
 from triage import Escalate, Replan, Retry, TriageEscalationError, TriageSuspendedError
 from triage.adapters import CallRefused, Form, Seam
 from triage.core import AttemptFailed, CallFinished, CallStarted, Step
-from triage.core.messages.base import Answer, Asked
+from triage.core.messages.neutral import Answer, Asked
 
 pytestmark = pytest.mark.anyio
 

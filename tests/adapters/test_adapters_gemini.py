@@ -12,7 +12,7 @@ from tables import table
 
 from triage.adapters import hinted_gemini, read_gemini, repair_gemini, said_gemini, shrunk_gemini
 from triage.core import Usage
-from triage.core.messages.base import LOST, Asked, Shrink
+from triage.core.messages.neutral import LOST, Asked, Shrink
 
 CALL = {"functionCall": {"id": "a", "name": "charge", "args": {"cents": 3}}}
 ANSWER: dict[str, Any] = {

@@ -21,7 +21,7 @@ from triage.adapters import (
     repair_chat,
     repair_responses,
 )
-from triage.core.messages.base import LOST, Repaired, says
+from triage.core.messages.neutral import LOST, Repaired, says
 from triage.core.messages.cohere import COHERE
 from triage.core.messages.converse import CONVERSE
 from triage.core.messages.ollama import OLLAMA

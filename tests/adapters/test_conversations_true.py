@@ -23,7 +23,7 @@ from triage.adapters import Adapter, Form, Seam, read_chat, repair_chat
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai
 from triage.core import AttemptOver, Event, StepRecorded, capture
-from triage.core.messages.base import LOST
+from triage.core.messages.neutral import LOST
 from triage.strategies import FailurePolicy
 from triage.testing import VirtualTime
 from triage.testing.adapter_contract import (

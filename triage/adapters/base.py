@@ -76,8 +76,8 @@ from triage.core import (
     infer_effect,
     plain,
 )
-from triage.core.messages.base import ENDINGS, Answer, Shrink, mapping
-from triage.core.messages.base import arguments as read_arguments
+from triage.core.messages.neutral import ENDINGS, Answer, Shrink, mapping
+from triage.core.messages.neutral import arguments as read_arguments
 from triage.engine import (
     ANSWER,
     APPROVAL,

@@ -34,7 +34,7 @@ from triage.core import (
     is_reused,
     plain,
 )
-from triage.core.messages.base import MAX_TOKENS, Answer, ending_of, mapping, refused_request
+from triage.core.messages.neutral import MAX_TOKENS, Answer, ending_of, mapping, refused_request
 from triage.engine import (
     BRIEF,
     CUT,

@@ -27,7 +27,7 @@ from triage.core import (
     is_reused,
 )
 from triage.core.messages.anthropic import ANTHROPIC
-from triage.core.messages.base import LOST, Asked, Outcome, Repaired, Wire, outcome_unknown
+from triage.core.messages.neutral import LOST, Asked, Outcome, Repaired, Wire, outcome_unknown
 from triage.core.messages.chat import CHAT
 from triage.core.messages.gemini import GEMINI
 from triage.core.messages.responses import RESPONSES

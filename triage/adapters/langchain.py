@@ -39,7 +39,7 @@ from pydantic import ValidationError
 
 from triage.core import Cause, FailureType, hint, not_attempted, plain
 from triage.core.messages import base as neutral
-from triage.core.messages.base import listed, mapping
+from triage.core.messages.neutral import listed, mapping
 from triage.strategies import RetryLayer
 
 from . import base

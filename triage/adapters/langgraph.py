@@ -26,7 +26,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph.types import Command, GraphOutput, StateSnapshot
 
 from triage.core import Cause, FailureType, Step, StepRecorded, UsageError
-from triage.core.messages.base import Asked, content_text
+from triage.core.messages.neutral import Asked, content_text
 from triage.engine import MODEL, Run, tally
 
 from .base import Seam, SoftFailure

@@ -54,7 +54,7 @@ from triage.core import (
     not_attempted,
 )
 from triage.core.foreign import frames_of
-from triage.core.messages.base import as_text, content_text, listed, mapping
+from triage.core.messages.neutral import as_text, content_text, listed, mapping
 from triage.engine import Run, current
 
 from .calls import Declared, Failed, Form, RecordedToolCall, make

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import anyio
 
 from triage.core import check_count, misuse
-from triage.core.messages.base import Asked, ProviderWire, as_data, ending_of, text_of
+from triage.core.messages.neutral import Asked, ProviderWire, as_data, ending_of, text_of
 from triage.engine import TOOL_ATTRIBUTE, Manifest, Run, Tool, current, schema_of, tally
 from triage.strategies import warn_of_retries
 

@@ -40,7 +40,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers import infer_provider_class
 
 from triage.core import Cause, FailureType, hint, plain
-from triage.core.messages.base import Answer, Asked, arguments, as_text, mapping, usage_of
+from triage.core.messages.neutral import Answer, Asked, arguments, as_text, mapping, usage_of
 from triage.strategies import RetryLayer
 
 from . import base

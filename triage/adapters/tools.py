@@ -25,8 +25,8 @@ from triage.core import (
     not_attempted,
     plain,
 )
-from triage.core.messages.base import ENDINGS, Asked
-from triage.core.messages.base import arguments as read_arguments
+from triage.core.messages.neutral import ENDINGS, Asked
+from triage.core.messages.neutral import arguments as read_arguments
 from triage.engine import CUT, Recorder, manifest_of
 
 NEAR = 20

@@ -33,7 +33,7 @@ from triage.core import (
     redact,
     to_json,
 )
-from triage.core.messages.base import tools_of
+from triage.core.messages.neutral import tools_of
 from triage.strategies import FailurePolicy
 
 from .options import Classifier, Files, Format, JsonLines, epilogue, load

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from triage.core import Step
-from triage.core.messages.base import Asked
+from triage.core.messages.neutral import Asked
 
 from .approvals import IDS
 

@@ -40,7 +40,7 @@ from triage.core import (
     redact,
 )
 from triage.core.asking import TooSlow, ask, deadline_of, in_worker
-from triage.core.messages.base import ENDINGS, content_text
+from triage.core.messages.neutral import ENDINGS, content_text
 
 from .approvals import MODEL
 from .call_keys import SAID

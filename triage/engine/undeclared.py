@@ -27,7 +27,7 @@ from triage.core import (
     quote,
 )
 from triage.core.constructors import Struct
-from triage.core.messages.base import Asked
+from triage.core.messages.neutral import Asked
 from triage.core.quoting import as_json
 
 from .approvals import APPROVAL, MODEL, Question, ask

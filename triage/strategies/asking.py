@@ -33,7 +33,7 @@ from triage.core import (
     redact,
 )
 from triage.core.constructors import Struct
-from triage.core.messages.base import MAX_TOKENS
+from triage.core.messages.neutral import MAX_TOKENS
 from triage.core.patterns import Pattern
 
 from .base import (

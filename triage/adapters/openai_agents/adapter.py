@@ -51,7 +51,7 @@ from triage.core import (
     not_attempted,
     plain,
 )
-from triage.core.messages.base import ENDINGS, Asked, arguments, as_text
+from triage.core.messages.neutral import ENDINGS, Asked, arguments, as_text
 from triage.core.messages.responses import RESPONSES
 from triage.engine import Run, judging, shown
 from triage.strategies import RetryLayer

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from triage.adapters.base import ModelOptions, Seam
 from triage.adapters.calls import Form, UnfinishedStream
 from triage.adapters.tools import tools_by_name
-from triage.core.messages.base import Answer
+from triage.core.messages.neutral import Answer
 from triage.core.messages.responses import RESPONSES
 
 _ANSWER = TypeAdapter(ModelResponse)

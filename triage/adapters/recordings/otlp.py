@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from triage.core import ErrorInfo, Trajectory
-from triage.core.messages.base import (
+from triage.core.messages.neutral import (
     Asked,
     Message,
     Result,

@@ -30,7 +30,7 @@ from triage.core import (
     load,
 )
 from triage.core.messages.anthropic import ANTHROPIC as ANTHROPIC_WIRE
-from triage.core.messages.base import (
+from triage.core.messages.neutral import (
     Message,
     Result,
     Tell,

@@ -20,7 +20,7 @@ from triage.core import (
     captured_text,
     from_json,
 )
-from triage.core.messages.base import (
+from triage.core.messages.neutral import (
     Message,
     Result,
     Tell,

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypedDict
 
-from triage.core.messages.base import Answer, ProviderWire, mapping
+from triage.core.messages.neutral import Answer, ProviderWire, mapping
 
 DROPPED = frozenset(
     "authorization connection content-encoding content-length cookie keep-alive proxy-authenticate "

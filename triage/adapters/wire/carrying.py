@@ -16,7 +16,7 @@ from triage.adapters.conversations import (
     repaired,
     use,
 )
-from triage.core.messages.base import Asked, ProviderWire
+from triage.core.messages.neutral import Asked, ProviderWire
 from triage.engine import Run, goes_on, says_the_same
 
 from .bodies import response_in

@@ -25,7 +25,7 @@ from triage.adapters.tools import (
 from triage.core import ErrorInfo, Step, capture, names_a_change
 from triage.core.foreign import frames_of
 from triage.core.manifest import schema_of
-from triage.core.messages.base import (
+from triage.core.messages.neutral import (
     Answer,
     Asked,
     ProviderWire,

@@ -10,7 +10,7 @@ import msgspec
 
 from triage.core import UsageError, misuse
 from triage.core.messages.anthropic import ANTHROPIC
-from triage.core.messages.base import ProviderWire
+from triage.core.messages.neutral import ProviderWire
 from triage.core.messages.chat import CHAT
 from triage.core.messages.cohere import COHERE
 from triage.core.messages.converse import CONVERSE

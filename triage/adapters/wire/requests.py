@@ -27,7 +27,7 @@ from triage.adapters.calls import (
 from triage.adapters.conversations import records_models, repaired
 from triage.adapters.unheard import note_heard
 from triage.core import TriageError, child_logger
-from triage.core.messages.base import (
+from triage.core.messages.neutral import (
     Answer,
     Shrink,
     mapping,

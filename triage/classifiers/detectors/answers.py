@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from triage.core import ErrorInfo, Step, captured_text, words_of
-from triage.core.messages.base import ENDINGS
+from triage.core.messages.neutral import ENDINGS
 
 __all__ = ["NEVER_BEGUN", "Explanation", "explained", "last_answer"]
 

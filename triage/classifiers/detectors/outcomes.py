@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triage.core import Effect, Step, names_a_change
-from triage.core.messages.base import STAND_INS
+from triage.core.messages.neutral import STAND_INS
 from triage.core.patterns import Pattern
 
 from .arguments import gives

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .anthropic import ANTHROPIC
-from .base import Answer
+from .neutral import Answer
 from .chat import CHAT
 from .gemini import GEMINI
 from .responses import RESPONSES

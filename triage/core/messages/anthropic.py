@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from triage.core.steps import Usage
 
-from .base import (
+from .neutral import (
     Answer,
     Asked,
     BlockWire,

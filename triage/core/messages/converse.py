@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from triage.core.json_values import plain
 from triage.core.steps import Usage
 
-from .base import (
+from .neutral import (
     Answer,
     Asked,
     BlockWire,

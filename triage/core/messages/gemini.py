@@ -8,7 +8,7 @@ from typing import Any
 from triage.core.json_values import plain
 from triage.core.steps import Usage
 
-from .base import (
+from .neutral import (
     Answer,
     Asked,
     Message,

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .base import (
+from .neutral import (
     Answer,
     Asked,
     Message,

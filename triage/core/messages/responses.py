@@ -7,7 +7,7 @@ from typing import Any
 
 from triage.core.json_values import plain
 
-from .base import (
+from .neutral import (
     Answer,
     Asked,
     Message,
