@@ -9,38 +9,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.core import (
-    DEFAULT_LEVEL,
-    MAX_CLEAN,
-    NAMES_THERE_ARE,
-    Cause,
-    Diagnosis,
-    ErrorInfo,
-    Evidence,
-    FailureType,
-    Recovery,
-    Severity,
-    Step,
-    Trajectory,
-    as_json,
-    call_text,
-    closest,
-    doings_in,
-    fields_of,
-    not_json,
-    quote,
-    redact,
-    said_in,
-    severity_of,
-    words_of,
-)
+from triage.classifiers.detectors.arguments import arguments_of
+from triage.classifiers.detectors.finding import ASKED_AGAIN, REDIRECTED
+from triage.classifiers.detectors.loops import same_step
+from triage.classifiers.tables.rule import Rule
+from triage.core.capture import said_in
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.errors import closest
+from triage.core.failures import ErrorInfo, fields_of, not_json, words_of
+from triage.core.foreign import NAMES_THERE_ARE
 from triage.core.patterns import Pattern
+from triage.core.quoting import MAX_CLEAN, as_json, call_text, doings_in, quote
+from triage.core.redaction import redact
+from triage.core.steps import Step, Trajectory
+from triage.core.taxonomy import DEFAULT_LEVEL, Cause, FailureType, Recovery, Severity, severity_of
 
-from .detectors.arguments import arguments_of
-from .detectors.finding import ASKED_AGAIN, REDIRECTED
-from .detectors.loops import same_step
 from .overrides import Overrides
-from .tables.rule import Rule
 
 CLASSIFIER = "rules"
 UNKNOWN = Rule(

@@ -8,8 +8,13 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from msgspec.structs import replace
 
-from triage.core import Diagnosis, Evidence, FailureType, Trajectory, UsageError, logger, redact
 from triage.core.asking import TooSlow, ask, deadline_of
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.errors import UsageError
+from triage.core.observers import logger
+from triage.core.redaction import redact
+from triage.core.steps import Trajectory
+from triage.core.taxonomy import FailureType
 
 Answer: TypeAlias = Diagnosis | FailureType
 

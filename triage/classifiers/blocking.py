@@ -10,16 +10,13 @@ from typing import Any, Self
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from triage.core import Diagnosis, Trajectory, UsageError, in_event_loop
 from triage.core.asking import deadline_of
+from triage.core.diagnosis import Diagnosis
+from triage.core.environment import in_event_loop
+from triage.core.errors import UsageError
+from triage.core.steps import Trajectory
 
-from .base import (
-    Answer,
-    Classifier,
-    as_diagnosis,
-    check_classifier,
-    classifier_name,
-)
+from .base import Answer, Classifier, as_diagnosis, check_classifier, classifier_name
 
 
 class Asker:

@@ -9,20 +9,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from triage.core import (
-    Cause,
-    Diagnosis,
-    Evidence,
-    FailureType,
-    Severity,
-    Trajectory,
-    Usage,
-    UsageError,
-    check_count,
-    logger,
-    misuse,
-)
 from triage.core.asking import deadline_of
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.errors import UsageError, check_count, misuse
+from triage.core.observers import logger
+from triage.core.steps import Trajectory, Usage
+from triage.core.taxonomy import Cause, FailureType, Severity
 
 from .base import Classifier, check_classifier, consult
 from .rules import RulesClassifier

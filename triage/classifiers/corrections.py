@@ -17,25 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from triage.classifiers.tables.rule import Rule
-from triage.core import (
-    HIDDEN,
-    Attempt,
-    Cause,
-    Diagnosis,
-    ErrorInfo,
-    Evidence,
-    FailureContext,
-    FailureType,
-    Step,
-    StoreError,
-    Trajectory,
-    UsageError,
-    from_json,
-    known_cause,
-    misuse,
-    redact,
-    to_json,
-)
+from triage.core.diagnosis import Diagnosis, Evidence, known_cause
+from triage.core.errors import StoreError, UsageError, misuse
+from triage.core.failures import Attempt, ErrorInfo, FailureContext
+from triage.core.redaction import redact
+from triage.core.secret_shapes import HIDDEN
+from triage.core.steps import Step, Trajectory
+from triage.core.taxonomy import Cause, FailureType
+from triage.core.wire import from_json, to_json
 
 from .base import Classifier
 from .rules import RulesClassifier

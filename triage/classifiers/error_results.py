@@ -16,15 +16,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from triage.core import Cause, ErrorInfo, FailureType, fields_of
-from triage.core.failures import BUSY
+from triage.classifiers.detectors.arguments import Problem, check
+from triage.classifiers.detectors.results import denies_tool
+from triage.core.failures import BUSY, ErrorInfo, fields_of
 from triage.core.foreign import MAX_TEXT
 from triage.core.patterns import Pattern
 from triage.core.phases import phase_by_name
 from triage.core.retry_after import from_body, from_text
+from triage.core.taxonomy import Cause, FailureType
 
-from .detectors.arguments import Problem, check
-from .detectors.results import denies_tool
 from .matching import Judge, answer_in, leading_status
 from .rules import RULES
 

@@ -14,8 +14,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from triage.classifiers.detectors.finding import UNGROUNDED, Finding
-from triage.core import Step, check_count, check_word, misuse, redact
+from triage.core.errors import check_count, check_word, misuse
 from triage.core.patterns import Pattern
+from triage.core.redaction import redact
+from triage.core.steps import Step
 
 from .facts import (
     CURRENCY,

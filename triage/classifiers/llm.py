@@ -17,29 +17,17 @@ import anyio
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from triage.core import (
-    NO_USAGE,
-    SYSTEM,
-    Cause,
-    Diagnosis,
-    Environment,
-    ErrorInfo,
-    Evidence,
-    FailureType,
-    Severity,
-    Trajectory,
-    Usage,
-    UsageError,
-    capture,
-    check_count,
-    check_number,
-    logger,
-    misuse,
-    quote,
-    redact,
-    severity_of,
-)
 from triage.core.asking import in_worker
+from triage.core.capture import capture
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.environment import SYSTEM, Environment
+from triage.core.errors import UsageError, check_count, check_number, misuse
+from triage.core.failures import ErrorInfo
+from triage.core.observers import logger
+from triage.core.quoting import quote
+from triage.core.redaction import redact
+from triage.core.steps import NO_USAGE, Trajectory, Usage
+from triage.core.taxonomy import Cause, FailureType, Severity, severity_of
 from triage.core.waiting import Waits
 
 from . import advice

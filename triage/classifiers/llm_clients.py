@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
-from triage.core import UsageError, misuse, redact
+from triage.core.errors import UsageError, misuse
+from triage.core.redaction import redact
 
 PROSE = "prose"
 _MAX_OUTPUT = 2048

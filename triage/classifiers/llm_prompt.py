@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from triage.core import (
-    HIDDEN,
-    Diagnosis,
-    ErrorInfo,
-    FailureType,
-    Step,
-    Trajectory,
-    plain,
-    redact,
-)
+from triage.core.diagnosis import Diagnosis
+from triage.core.failures import ErrorInfo
+from triage.core.json_values import plain
 from triage.core.patterns import Pattern
+from triage.core.redaction import redact
+from triage.core.secret_shapes import HIDDEN
+from triage.core.steps import Step, Trajectory
+from triage.core.taxonomy import FailureType
 
 from .quoting import Source
 

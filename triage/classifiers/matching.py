@@ -17,20 +17,11 @@ from msgspec.structs import replace
 
 from triage.classifiers.tables.messages import STATUS_IN_TEXT, STATUS_TOLD
 from triage.classifiers.tables.rule import Rule, normal, unquoted, words_of
-from triage.core import (
-    Cause,
-    ErrorInfo,
-    FailureType,
-    Severity,
-    fields_of,
-    is_invalid_json,
-    not_json,
-    quote,
-    said_by,
-    severity_of,
-)
+from triage.core.failures import ErrorInfo, fields_of, is_invalid_json, not_json
 from triage.core.patterns import Pattern
+from triage.core.quoting import quote, said_by
 from triage.core.retry_after import from_body
+from triage.core.taxonomy import Cause, FailureType, Severity, severity_of
 
 _MAX_TEXT = 4_000
 _SQLSTATE_LENGTH = 5

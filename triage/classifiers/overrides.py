@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from triage.core import Cause, FailureType, Level, Severity, Trajectory, logger, refuse
-
-from .tables.rule import Rule
+from triage.classifiers.tables.rule import Rule
+from triage.core.errors import refuse
+from triage.core.observers import logger
+from triage.core.steps import Trajectory
+from triage.core.taxonomy import Cause, FailureType, Level, Severity
 
 
 class Override(NamedTuple):

@@ -21,23 +21,15 @@ from triage.classifiers.tables.codes import CODE_RULES, STATUS_RULES
 from triage.classifiers.tables.messages import ANSWER_RULES, MESSAGE_RULES
 from triage.classifiers.tables.names import AGENT_NAMES, BUILT_IN_RULES, FAULT_NAMES
 from triage.classifiers.tables.rule import LooksAt, Rule
-from triage.core import (
-    Constraint,
-    Diagnosis,
-    ErrorInfo,
-    Evidence,
-    FailureType,
-    Severity,
-    Step,
-    Trajectory,
-    capture,
-    captured_text,
-    nearest,
-    plain,
-    refuse,
-)
+from triage.core.capture import capture, captured_text
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.errors import nearest, refuse
+from triage.core.failures import ErrorInfo
 from triage.core.guards import guarded
+from triage.core.json_values import plain
 from triage.core.manifest import manifest_of
+from triage.core.steps import Constraint, Step, Trajectory
+from triage.core.taxonomy import FailureType, Severity
 
 from .advice import CLASSIFIER, UNKNOWN, Outcome, diagnosis_of, index_of
 from .base import Classifier, as_diagnosis, classifier_name

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from triage.core import ErrorInfo, Step, captured_text, words_of
+from triage.core.capture import captured_text
+from triage.core.failures import ErrorInfo, words_of
 from triage.core.messages.neutral import ENDINGS
+from triage.core.steps import Step
 
 __all__ = ["NEVER_BEGUN", "Explanation", "explained", "last_answer"]
 

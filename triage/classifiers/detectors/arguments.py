@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from triage.core import MARK, redact
+from triage.core.json_values import MARK
+from triage.core.redaction import redact
 
 MAX_TEXT = 1_000_000
 """Arguments that are JSON text are read up to this many characters; longer ones are accepted."""

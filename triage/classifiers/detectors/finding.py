@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from triage.classifiers.tables.rule import Rule
-from triage.core import Cause, FailureType, Severity
+from triage.core.taxonomy import Cause, FailureType, Severity
 
 REDIRECTED = "redirected"
 """Cause: a tool's result gave the agent orders of its own."""

@@ -10,24 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.core import Effect, Step, infer_effect, said_by
 from triage.core.patterns import Pattern
+from triage.core.quoting import said_by
+from triage.core.steps import Step
+from triage.core.taxonomy import Effect, infer_effect
 
-from .finding import (
-    ALIEN,
-    CLAIMED,
-    CONTRADICTED,
-    FORBIDDEN_TOOL,
-    MADE_TWICE,
-    MADE_UP_ARGUMENT,
-    MADE_UP_DATA,
-    OTHER_ENTITY,
-    REDIRECT,
-    SAME_ERROR,
-    UNDONE,
-    UNTOUCHED,
-    Finding,
-)
+from . import finding
 from .results import ADMITS, denies, failure_of, is_identifier, parsed, text_in
 
 _MAX_TEXT = 4_000
@@ -49,7 +37,7 @@ _NUMBER = Pattern(
 )
 
 
-def trace(steps: Sequence[Step], task: Any) -> list[Finding]:
+def trace(steps: Sequence[Step], task: Any) -> list[finding.Finding]:
     """What the origin of its values shows about a run."""
     given = text_in(task)
     found = [
@@ -164,12 +152,12 @@ class _Known:
         return None
 
 
-def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
+def _arguments(steps: Sequence[Step], given: str) -> list[finding.Finding]:
     """Calls about what nothing before them has named: an id, or a whole topic."""
     if not given.strip():
         return []  # without the task nobody knows what the first calls rest on
     known = _Known(given)
-    made_up: dict[str, Finding] = {}
+    made_up: dict[str, finding.Finding] = {}
     strange: list[tuple[int, Step]] = []
     back = 0
     anchored = False
@@ -187,7 +175,7 @@ def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
                 made_up.pop(tool, None)
             elif unknown is not None:
                 text = f"{said_by(unknown)} stands neither in the task nor in a result"
-                made_up.setdefault(tool, Finding(MADE_UP_ARGUMENT, text, at, tool))
+                made_up.setdefault(tool, finding.Finding(finding.MADE_UP_ARGUMENT, text, at, tool))
         for leaf in leaves:
             known.add(leaf, called=True)
         for shown in (step.action, step.llm_output, text_in(step.tool_output), step.error):
@@ -200,7 +188,7 @@ def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
         at, step = strange[0]
         topic = said_by(" ".join(_leaves(step.tool_input))[:_FEW])
         text = f"{len(strange)} calls about {topic}, of which neither the task nor a result speaks"
-        found.append(Finding(ALIEN, text, at, step.tool_called))
+        found.append(finding.Finding(finding.ALIEN, text, at, step.tool_called))
     return found
 
 
@@ -219,7 +207,7 @@ class _Told(NamedTuple):
     numbers: tuple[float, ...]
 
 
-def _contradicted(steps: Sequence[Step]) -> Finding | None:
+def _contradicted(steps: Sequence[Step]) -> finding.Finding | None:
     """A number of the last answer that the newest result about the same thing no longer gives."""
     last = next((at for at in range(len(steps) - 1, -1, -1) if steps[at].llm_output), None)
     if last is None or steps[last].tool_called is not None:
@@ -248,7 +236,7 @@ def _contradicted(steps: Sequence[Step]) -> Finding | None:
         for value in said:
             if any(value in entry.numbers for entry in entries):
                 text = f"{name}: the answer says {value:g}, step {entries[-1].at} says otherwise"
-                return Finding(CONTRADICTED, text, last)
+                return finding.Finding(finding.CONTRADICTED, text, last)
     return None
 
 
@@ -278,7 +266,7 @@ def _records(output: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
             yield ids.pop(), _numbers(piece)
 
 
-def _retold(steps: Sequence[Step]) -> Finding | None:
+def _retold(steps: Sequence[Step]) -> finding.Finding | None:
     """A number that one agent gives for a thing, and for which another had given a different one."""
     told: dict[str, tuple[str, tuple[float, ...]]] = {}
     known: set[float] = set()
@@ -296,7 +284,7 @@ def _retold(steps: Sequence[Step]) -> Finding | None:
             altered = before != numbers and numbers[0] not in known
             if who != step.action and altered:
                 text = f"{name}: {who!r} had said {before[0]:g}, not {numbers[0]:g}"
-                return Finding(CONTRADICTED, text, at)
+                return finding.Finding(finding.CONTRADICTED, text, at)
     return None
 
 
@@ -311,7 +299,7 @@ _NEGATION = Pattern(
 _CONDITION = Pattern(r"\b(?:before|until|unless|if|when|after|only)\b", re.IGNORECASE)
 
 
-def _forbidden_tool(steps: Sequence[Step], given: str) -> Finding | None:
+def _forbidden_tool(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """The first call of a tool that the task names in a sentence of negation."""
     called = {step.tool_called for step in steps if step.tool_called}
     named = {tool for tool in called if is_identifier(tool) and tool in given}
@@ -326,7 +314,7 @@ def _forbidden_tool(steps: Sequence[Step], given: str) -> Finding | None:
         for at, step in enumerate(steps):
             if step.tool_called in meant:
                 text = f"the task says {said_by(sentence.strip())}"
-                return Finding(FORBIDDEN_TOOL, text, at, step.tool_called)
+                return finding.Finding(finding.FORBIDDEN_TOOL, text, at, step.tool_called)
     return None
 
 
@@ -351,7 +339,7 @@ _ONLY_UNDOING = frozenset("undo revert rollback withdraw retract revoke recall r
 _PREFIXES = ("un", "de", "in", "dis", "re", "ent", "des")
 
 
-def _undone(steps: Sequence[Step], given: str) -> Finding | None:
+def _undone(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """A change that worked and was then taken back, although nobody has asked for that.
 
     What the user says in between may ask for it, and a change made anew afterwards puts things right.
@@ -381,13 +369,17 @@ def _undone(steps: Sequence[Step], given: str) -> Finding | None:
     return None
 
 
-def _as_undone(steps: Sequence[Step], at: int, place: int, name: str) -> Finding:
+def _as_undone(steps: Sequence[Step], at: int, place: int, name: str) -> finding.Finding:
     """The finding on a change of this thing; of an answer that still speaks of it, that it is not true."""
     tool, other = steps[at].tool_called, steps[place].tool_called
     said = steps[-1].llm_output if steps[-1].tool_called is None else None
     told = name in (said or "")
-    rule = UNDONE._replace(failure_type=MADE_UP_DATA.failure_type) if told else UNDONE
-    return Finding(
+    rule = (
+        finding.UNDONE._replace(failure_type=finding.MADE_UP_DATA.failure_type)
+        if told
+        else finding.UNDONE
+    )
+    return finding.Finding(
         rule, f"{tool!r} took back what {other!r} did to {name} in step {place}", at, tool
     )
 
@@ -414,7 +406,7 @@ _ITEM = r"[\w./-]*\d[\w/-]*(?:\.\w+)*"
 _ENUMERATION = Pattern(rf"{_ITEM}(?:(?:,|;| and| or| und| y| et)+ {_ITEM})+")
 
 
-def _left_of_all(steps: Sequence[Step], given: str) -> Finding | None:
+def _left_of_all(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """An id or address of the task that no call was given and the answer does not name."""
     if steps[-1].tool_called is not None or not steps[-1].llm_output:
         return None
@@ -433,10 +425,10 @@ def _left_of_all(steps: Sequence[Step], given: str) -> Finding | None:
     if not left or len(done) < _LEAST_DONE or any(name in steps[-1].llm_output for name in left):
         return None
     text = f"no call was about {left[0]}, one of {len(named)} that the task names"
-    return Finding(UNTOUCHED, text, len(steps) - 1)
+    return finding.Finding(finding.UNTOUCHED, text, len(steps) - 1)
 
 
-def _left_of_list(steps: Sequence[Step], given: str) -> Finding | None:
+def _left_of_list(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """Things the task lists that the last tool was never given, though it was given others of the list.
 
     A list is three ids or more with commas between them.
@@ -461,7 +453,7 @@ def _left_of_list(steps: Sequence[Step], given: str) -> Finding | None:
             if _is_excused(left, steps[-1].llm_output or ""):
                 return None
             text = f"{last!r} was called for {len(done)} of {len(items)} things, not for {left}"
-            return Finding(UNTOUCHED, text, len(steps) - 1, last)
+            return finding.Finding(finding.UNTOUCHED, text, len(steps) - 1, last)
     return None
 
 
@@ -474,7 +466,7 @@ def _is_excused(name: str, answer: str) -> bool:
 # --- one thing in place of another ----------------------------------------------------------------
 
 
-def _made_twice(steps: Sequence[Step]) -> Finding | None:
+def _made_twice(steps: Sequence[Step]) -> finding.Finding | None:
     """The same call made twice, each time with a new id as its result, of which the first goes unused."""
     made: dict[str, list[tuple[int, str]]] = {}
     texts: list[str] = []
@@ -497,14 +489,14 @@ def _made_twice(steps: Sequence[Step]) -> Finding | None:
         if one != other and fresh:
             tool = steps[second].tool_called
             text = f"{tool!r} was called twice with the same arguments, and made {one} and {other}"
-            return Finding(MADE_TWICE, text, second, tool, 2, second - first)
+            return finding.Finding(finding.MADE_TWICE, text, second, tool, 2, second - first)
     return None
 
 
 _NAME_WORD = Pattern(r"\b[A-Z][^\W\d_]{2,30}\b")
 
 
-def _other_entity(steps: Sequence[Step], given: str) -> Finding | None:
+def _other_entity(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """The last call is about a thing whose record lacks the name by which the task tells it apart."""
     last = max((at for at, step in enumerate(steps) if step.tool_called), default=None)
     if last is None or steps[last].error is not None:
@@ -535,10 +527,10 @@ def _other_entity(steps: Sequence[Step], given: str) -> Finding | None:
         return None  # the thing that is meant, or a look at another
     tool = steps[last].tool_called
     text = f"the task is about {word}, and the record of {name} does not name it"
-    return Finding(OTHER_ENTITY, text, last, tool)
+    return finding.Finding(finding.OTHER_ENTITY, text, last, tool)
 
 
-def _other_address(steps: Sequence[Step], given: str) -> Finding | None:
+def _other_address(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """A call to an address, where the task names one and no call was given that."""
     wanted = set(_ADDRESS.findall(given))
     if len(wanted) != 1:
@@ -554,10 +546,10 @@ def _other_address(steps: Sequence[Step], given: str) -> Finding | None:
         return None
     at, found = used[0]
     text = f"the task names the address {next(iter(wanted))}, the call was given {found}"
-    return Finding(OTHER_ENTITY, text, at, steps[at].tool_called)
+    return finding.Finding(finding.OTHER_ENTITY, text, at, steps[at].tool_called)
 
 
-def _other_person(steps: Sequence[Step], given: str) -> Finding | None:
+def _other_person(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """A call that reaches a person from nowhere, where no call was given one of those the task names."""
     texts = [given]
     called = "\n".join(leaf for step in steps for leaf in _leaves(step.tool_input))
@@ -570,7 +562,7 @@ def _other_person(steps: Sequence[Step], given: str) -> Finding | None:
             for found in _leaves(step.tool_input):
                 if _PERSON.fullmatch(found) and not any(found in text for text in texts):
                     text = f"the task names {left[0]}, the call was given {found}"
-                    return Finding(OTHER_ENTITY, text, at, tool)
+                    return finding.Finding(finding.OTHER_ENTITY, text, at, tool)
         texts += [step.action, step.llm_output or "", text_in(step.tool_output)]
     return None
 
@@ -581,7 +573,7 @@ _LEAST_PHRASE = 4
 _MOST_PHRASE = 20
 
 
-def _obeyed(steps: Sequence[Step], given: str) -> Finding | None:
+def _obeyed(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """A call whose argument is part of a sentence in a result, and has no word of the task."""
     texts: list[str] = []
     wanted = set(_WORD.findall(given.lower()))
@@ -597,7 +589,7 @@ def _obeyed(steps: Sequence[Step], given: str) -> Finding | None:
             within = Pattern(rf"[a-z,:] {re.escape(leaf)}")
             if foreign and any(map(within.search, texts)):
                 text = f"the argument {said_by(leaf)} is part of a sentence in a result"
-                return Finding(REDIRECT, text, at, step.tool_called)
+                return finding.Finding(finding.REDIRECT, text, at, step.tool_called)
         texts.append(text_in(step.tool_output))
     return None
 
@@ -614,7 +606,7 @@ _LEAST_PROSE = 6
 _MOST_ORDER = 400
 
 
-def _followed(steps: Sequence[Step], given: str) -> Finding | None:
+def _followed(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """A result speaks to the program that reads it, and what it names is what the agent then deals with.
 
     Named nowhere before: in an argument of a call that follows, or as the whole of the answer.
@@ -634,7 +626,7 @@ def _followed(steps: Sequence[Step], given: str) -> Finding | None:
                 for leaf in (*_leaves(later.tool_input), *_closing(later, steps)):
                     if len(leaf) > 1 and _mentions(order, leaf) and not _mentions(before, leaf):
                         said = f"the result says {said_by(order)}"
-                        return Finding(REDIRECT, said, at, step.tool_called)
+                        return finding.Finding(finding.REDIRECT, said, at, step.tool_called)
         shown += (text_in(step.tool_input), text_in(step.tool_output), step.llm_output or "")
     return None
 
@@ -703,7 +695,7 @@ class _Refusal:
         return named and 2 * len(found) > len(self.leaves)
 
 
-def _claimed(steps: Sequence[Step]) -> Finding | None:
+def _claimed(steps: Sequence[Step]) -> finding.Finding | None:
     """A call that failed, and what was said later with its arguments and without a word of failure."""
     failed: list[_Refusal] = []
     worked: dict[str, set[str]] = {}
@@ -718,7 +710,7 @@ def _claimed(steps: Sequence[Step]) -> Finding | None:
             for one in failed:
                 if one.tool != tool and one.is_restated(text):
                     said = f"{one.tool!r} failed in step {one.at}, of which {said_by(text)} says nothing"
-                    return Finding(CLAIMED, said, at, tool)
+                    return finding.Finding(finding.CLAIMED, said, at, tool)
         if tool is None:
             continue
         leaves = [leaf for leaf in given if len(leaf) >= _LEAST_LEAF]
@@ -776,7 +768,7 @@ _LEAST_FIGURES = 3
 _CODE = ("code", "script", "source", "program", "python")
 
 
-def _made_up_data(steps: Sequence[Step], given: str) -> Finding | None:
+def _made_up_data(steps: Sequence[Step], given: str) -> finding.Finding | None:
     """Code with a table of numbers that nothing before has: the model made them up."""
     known = set(_numbers(given))
     for at, step in enumerate(steps):
@@ -787,12 +779,12 @@ def _made_up_data(steps: Sequence[Step], given: str) -> Finding | None:
             drawn = _DRAWN.search(code[:_MAX_TEXT])
             if drawn is not None and not _BY_CHANCE.search(given):
                 text = f"the code draws data by chance, {said_by(drawn[0])}"
-                return Finding(MADE_UP_DATA, text, at, step.tool_called)
+                return finding.Finding(finding.MADE_UP_DATA, text, at, step.tool_called)
             for table in _TABLE.findall(code[:_MAX_TEXT]):
                 strange = {value for value in _numbers(table) if value >= 10} - known
                 if len(strange) >= _LEAST_FIGURES:
                     text = f"the code holds {said_by(table)}, which nothing before it has"
-                    return Finding(MADE_UP_DATA, text, at, step.tool_called)
+                    return finding.Finding(finding.MADE_UP_DATA, text, at, step.tool_called)
             known.update(_numbers(code[:_MAX_TEXT]))
         for shown in (text_in(step.tool_output), step.llm_output if at == 0 else None):
             known.update(_numbers(shown or ""))
@@ -802,7 +794,7 @@ def _made_up_data(steps: Sequence[Step], given: str) -> Finding | None:
 _LEAST_FAILURES = 4
 
 
-def _same_failure(steps: Sequence[Step]) -> Finding | None:
+def _same_failure(steps: Sequence[Step]) -> finding.Finding | None:
     """The same failure from the same tool to the end, although it was given something else each time."""
     first, count, last = -1, 0, ("", "")
     for at, step in enumerate(steps):
@@ -817,7 +809,7 @@ def _same_failure(steps: Sequence[Step]) -> Finding | None:
     if count < _LEAST_FAILURES or not last[0]:
         return None
     text = f"{last[0]!r} failed {count} times alike: {said_by(last[1])}"
-    return Finding(SAME_ERROR, text, first, last[0], count, 1)
+    return finding.Finding(finding.SAME_ERROR, text, first, last[0], count, 1)
 
 
 def _sentences(text: str) -> list[str]:

@@ -14,7 +14,8 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
-from triage.core import Effect, Step, names_a_change
+from triage.core.steps import Step
+from triage.core.taxonomy import Effect, names_a_change
 
 from .finding import BROKEN_OFF, Finding
 from .results import denies, is_pending, parsed

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triage.classifiers.tables.rule import Rule
-from triage.core import ErrorInfo, Step, said_by
+from triage.core.failures import ErrorInfo
 from triage.core.patterns import Pattern
+from triage.core.quoting import said_by
+from triage.core.steps import Step
 
 from .finding import FOREIGN, GARBLED, INSERTED, SAME_TEXT, SERVICE_TEXT, Finding
 from .results import denies, is_broken_json, parsed, text_in

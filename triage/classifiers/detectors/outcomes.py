@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.core import Effect, Step, names_a_change
 from triage.core.messages.neutral import STAND_INS
 from triage.core.patterns import Pattern
+from triage.core.steps import Step
+from triage.core.taxonomy import Effect, names_a_change
 
 from .arguments import gives
 from .results import PAGE, names, read, shape_of

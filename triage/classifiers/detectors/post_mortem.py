@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from triage.core import FailureType, Step
 from triage.core.patterns import Pattern
+from triage.core.steps import Step
+from triage.core.taxonomy import FailureType
 
 from .finding import POST_MORTEM, Finding
 from .results import text_in

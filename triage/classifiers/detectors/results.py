@@ -19,27 +19,16 @@ from typing import Any, NamedTuple
 from triage.classifiers.matching import answer_in
 from triage.classifiers.tables.messages import REFUSAL
 from triage.classifiers.tables.rule import WORDS, Rule, normal
-from triage.core import Cause, ErrorInfo, FailureType, Step, said_by
 from triage.core.answers import is_page
+from triage.core.failures import ErrorInfo
 from triage.core.patterns import Pattern
+from triage.core.quoting import said_by
 from triage.core.retry_after import from_body, from_text
+from triage.core.steps import Step
+from triage.core.taxonomy import Cause, FailureType
 
+from . import finding
 from .arguments import gives
-from .finding import (
-    ARGUMENTS,
-    ASKED,
-    BROKEN_RESULT,
-    CUT_OFF,
-    CUT_SHORT,
-    FAILED_RESULT,
-    FILTERED,
-    REDIRECT,
-    STRUCTURE,
-    TOO_LONG,
-    UNKNOWN_TOOL,
-    WEAK,
-    Finding,
-)
 
 _MAX_READ = 4_000
 """Of a longer result the first 4,000 and the last 1,000 characters are read."""
@@ -127,9 +116,9 @@ class Results:
     def __init__(self, tools: Mapping[str, Any], *, brief: bool = False) -> None:
         self._tools = tools
         self._brief = brief
-        self._redirect: Finding | None = None
-        self._asked: dict[str, Finding] = {}
-        self._broken: dict[str, Finding] = {}
+        self._redirect: finding.Finding | None = None
+        self._asked: dict[str, finding.Finding] = {}
+        self._broken: dict[str, finding.Finding] = {}
         self._failed: dict[str, _Failed] = {}
         self._worked: set[str] = set()
         self._keys: dict[str, set[str]] = {}
@@ -161,10 +150,12 @@ class Results:
                 self._keys.setdefault(name, set()).update(step.tool_input)
         read = failure.text if failure is not None else text_of(output) or ""
         if self._redirect is None and (order := _order_in(read)):
-            self._redirect = Finding(REDIRECT, f"the result says {said_by(order)}", at, tool)
+            self._redirect = finding.Finding(
+                finding.REDIRECT, f"the result says {said_by(order)}", at, tool
+            )
         if _asks_again(read):
             said = f"the result of {name!r} asks for the same call: {said_by(read)}"
-            known = self._asked.get(name, Finding(ASKED, said, at, tool, length=1))
+            known = self._asked.get(name, finding.Finding(finding.ASKED, said, at, tool, length=1))
             self._asked[name] = known._replace(repeats=known.repeats + 1)
         elif failure is not None:
             asked = from_body(parsed(output))
@@ -178,7 +169,7 @@ class Results:
                 self._failed[name] = known_failure._replace(last=at, newest=failure, same=same)
         elif is_broken_json(_content(output)):
             said = f"the result of {name!r} breaks off: {said_by(_content(output))}"
-            self._broken.setdefault(name, Finding(BROKEN_RESULT, said, at, tool))
+            self._broken.setdefault(name, finding.Finding(finding.BROKEN_RESULT, said, at, tool))
         else:
             self._worked.add(name)
             self._shapes.setdefault(name, set()).add(shape_of(output))
@@ -216,7 +207,7 @@ class Results:
         about = tool in text or len(text) < _FEW
         return Failure(text) if listed or (about and denies_tool(text, tool)) else None
 
-    def standing(self, judge: Judged) -> list[Finding]:
+    def standing(self, judge: Judged) -> list[finding.Finding]:
         """What stands at the end, most decisive first."""
         found = [] if self._redirect is None else [self._redirect]
         found += self._overflowed(judge)
@@ -224,7 +215,7 @@ class Results:
             found += sorted(kept.values(), key=lambda one: one.step or 0)[:1]
         return [*found, *self._unmended(judge)]
 
-    def _overflowed(self, judge: Judged) -> list[Finding]:
+    def _overflowed(self, judge: Judged) -> list[finding.Finding]:
         """The last answer, where it is a few words that the window is full."""
         said = self._said or ""
         if not said or len(said) > _MAX_ERROR:
@@ -234,9 +225,9 @@ class Results:
             return []
         if verdict.rule.failure_type is not FailureType.CONTEXT_OVERFLOW:
             return []
-        return [Finding(TOO_LONG, f"the answer is {said_by(said)}", self._at)]
+        return [finding.Finding(finding.TOO_LONG, f"the answer is {said_by(said)}", self._at)]
 
-    def _unmended(self, judge: Judged) -> list[Finding]:
+    def _unmended(self, judge: Judged) -> list[finding.Finding]:
         """The failures that nothing has mended, the earliest first.
 
         A fault of the other side decides where the last call ended with it, or more than one tool did.
@@ -255,7 +246,7 @@ class Results:
             for name, failed in sorted(failures.items(), key=lambda item: item[1].at)
         ]
         outside = sum(rule.failure_type is FailureType.EXTERNAL_FAULT for _, _, rule in judged)
-        found: list[Finding] = []
+        found: list[finding.Finding] = []
         for failed, name, rule in judged:
             match rule.failure_type:
                 case FailureType.EXTERNAL_FAULT:
@@ -271,10 +262,10 @@ class Results:
             said = f"the tool answered with an error: {said_by(failed.failure.text)}"
             least = rule if decides else rule._replace(confidence=min(rule.confidence, LATER))
             if rule.confidence == NOT_KNOWN and decides and self._is_passed_over(failed):
-                least = rule._replace(confidence=WEAK)
+                least = rule._replace(confidence=finding.WEAK)
                 said += ", and the answer does not speak of it"
             asked = failed.newest.retry_after_s
-            found.append(Finding(least, said, failed.at, name or None, retry_after_s=asked))
+            found.append(finding.Finding(least, said, failed.at, name or None, retry_after_s=asked))
         return found
 
     @property
@@ -307,18 +298,20 @@ class Results:
         failure, step = failed.newest if newest else failed.failure, failed.step
         own = bool(name) and name not in self._worked and name not in self._tools
         if own and (failure.code == _NO_METHOD or self._names_tools(failure, name)):
-            return UNKNOWN_TOOL._replace(confidence=STRUCTURE)
+            return finding.UNKNOWN_TOOL._replace(confidence=finding.STRUCTURE)
         verdict = judge(failure.error)
         known: Rule | None = verdict.rule if verdict is not None and verdict.known else None
         if known is not None:
-            return known._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
+            return known._replace(
+                name=finding.FAILED_RESULT.name, confidence=finding.FAILED_RESULT.confidence
+            )
         if _exceeds(failure.text):
-            return TOO_LONG
+            return finding.TOO_LONG
         if name and self._names_argument(failure, step, name):
-            return ARGUMENTS._replace(confidence=WORDS)
+            return finding.ARGUMENTS._replace(confidence=WORDS)
         if not name and failure.error.status_code is None and _OVERFLOWS.search(failure.text):
-            return TOO_LONG
-        return FAILED_RESULT._replace(confidence=NOT_KNOWN)
+            return finding.TOO_LONG
+        return finding.FAILED_RESULT._replace(confidence=NOT_KNOWN)
 
     def _names_tools(self, failure: Failure, name: str) -> bool:
         """Whether a failure says that there is no such tool: in words, or by those there are."""
@@ -922,7 +915,7 @@ _FILTERS = frozenset({
 })  # fmt: skip
 
 
-def ended(step: Step, at: int) -> Finding | None:
+def ended(step: Step, at: int) -> finding.Finding | None:
     """What a model gave as the reason for its end, where that was no end of its own."""
     if not step.metadata:
         return None
@@ -931,13 +924,13 @@ def ended(step: Step, at: int) -> Finding | None:
         if isinstance(reason, str):
             said = f"the model's last answer ended with {key} {said_by(reason)}"
             if reason.lower() in _TOO_LONG:
-                return Finding(CUT_OFF, said, at)
+                return finding.Finding(finding.CUT_OFF, said, at)
             if reason.lower() in _FILTERS:
-                return Finding(FILTERED, said, at)
+                return finding.Finding(finding.FILTERED, said, at)
     return None
 
 
-def cut_short(steps: Sequence[Step], task: str) -> Finding | None:
+def cut_short(steps: Sequence[Step], task: str) -> finding.Finding | None:
     """A last answer that begins as JSON and is none, where the task asks for JSON."""
     at = len(steps) - 1
     said = steps[at].llm_output if steps[at].tool_called is None else None
@@ -947,4 +940,4 @@ def cut_short(steps: Sequence[Step], task: str) -> Finding | None:
     text = said[begins:].partition("```")[0].rstrip() if begins >= 0 else ""
     if not is_broken_json(text):
         return None
-    return Finding(CUT_SHORT, f"the answer is no valid JSON: {said_by(text)}", at)
+    return finding.Finding(finding.CUT_SHORT, f"the answer is no valid JSON: {said_by(text)}", at)

@@ -16,9 +16,15 @@ from unicodedata import normalize
 
 from triage.classifiers.matching import OWN
 from triage.classifiers.tables.rule import Rule
-from triage.core import Cause, Constraint, ErrorInfo, Step, logger, only_json, redact, said_by
 from triage.core.answers import is_page
+from triage.core.failures import ErrorInfo
+from triage.core.json_values import only_json
+from triage.core.observers import logger
 from triage.core.patterns import Pattern
+from triage.core.quoting import said_by
+from triage.core.redaction import redact
+from triage.core.steps import Constraint, Step
+from triage.core.taxonomy import Cause
 
 from .finding import ARGUMENTS, BAD_ANSWER, BROKEN_ARGUMENT, GENERATED, MISSING_NAME, Finding
 from .results import denies_tool

@@ -10,26 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from triage.core import Constraint, ErrorInfo, FailureType, Step, is_reused
+from triage.core.failures import ErrorInfo
 from triage.core.patterns import Pattern
+from triage.core.state import is_reused
+from triage.core.steps import Constraint, Step
+from triage.core.taxonomy import FailureType
 
+from . import finding
 from .arguments import Schema, gives, takes
-from .finding import (
-    ARGUMENTS,
-    COUNTING,
-    CYCLE,
-    FORBIDDEN,
-    LOOP,
-    NEAR_LOOP,
-    OPEN_SUBGOALS,
-    PAST_LOOP,
-    RESULT,
-    SAME_ERROR,
-    STRUCTURE,
-    UNKNOWN_TOOL,
-    WEAK,
-    Finding,
-)
 from .flow import trace
 from .loops import REPEATS, Loop, Loops, Polling, broken_off, outline, same_step
 from .onset import onsets
@@ -39,8 +27,12 @@ from .tool_calls import WATCHED, check_output
 WHOLE = 400
 """Of a longer trajectory calls and results are read, not where each value came from."""
 _RULES = {
-    "same": LOOP, "near": NEAR_LOOP, "vague": NEAR_LOOP, "counted": COUNTING, "error": SAME_ERROR,
-}  # fmt: skip
+    "same": finding.LOOP,
+    "near": finding.NEAR_LOOP,
+    "vague": finding.NEAR_LOOP,
+    "counted": finding.COUNTING,
+    "error": finding.SAME_ERROR,
+}
 _MAX_MISFITS = 256
 MANY = 8
 """Rounds after which a loop is one although an answer came after it."""
@@ -73,14 +65,14 @@ class Watch:
         self._constraints = tuple(constraints)
         self._loops = Loops(frozenset(exempt))
         self._at = start
-        self._misfits: dict[str, Finding] = {}
-        self._odd_results: dict[str, Finding] = {}
+        self._misfits: dict[str, finding.Finding] = {}
+        self._odd_results: dict[str, finding.Finding] = {}
         self.loop: Loop | None = None
-        self.past: Finding | None = None
-        self.unknown_tool: Finding | None = None
-        self.forbidden: Finding | None = None
+        self.past: finding.Finding | None = None
+        self.unknown_tool: finding.Finding | None = None
+        self.forbidden: finding.Finding | None = None
 
-    def add(self, step: Step) -> Finding | None:
+    def add(self, step: Step) -> finding.Finding | None:
         """What this step has newly made wrong, None if nothing.
 
         A loop is told when it has gone round three times, and once. Steps that were reused from an
@@ -89,7 +81,7 @@ class Watch:
         at = self._at
         self._at += 1
         fresh = not (step.metadata and is_reused(step.metadata))
-        new: Finding | None = None
+        new: finding.Finding | None = None
         if fresh and self._tools and step.tool_called is not None:
             new = self._call(step, step.tool_called, at)
         if fresh and self._constraints and self.forbidden is None:
@@ -99,17 +91,17 @@ class Watch:
         standing = None if was is None else self.found(was)
         loop = self.loop = self._loops.add(step, at, fresh=fresh)
         if loop is None and standing is not None:
-            self.past = standing._replace(rule=PAST_LOOP)
+            self.past = standing._replace(rule=finding.PAST_LOOP)
         if loop is not None and (was is None or (was.start, was.kind) != (loop.start, loop.kind)):
             return new or self.found(loop)
         return new
 
-    def _call(self, step: Step, tool: str, at: int) -> Finding | None:
+    def _call(self, step: Step, tool: str, at: int) -> finding.Finding | None:
         if tool not in self._tools:
             if self.unknown_tool is not None:
                 return None
             text = f"{tool!r} is not among the {len(self._tools)} tools"
-            self.unknown_tool = Finding(UNKNOWN_TOOL, text, at, tool)
+            self.unknown_tool = finding.Finding(finding.UNKNOWN_TOOL, text, at, tool)
             return self.unknown_tool
         self.unknown_tool = None
         if tool not in self._schemas:
@@ -125,8 +117,8 @@ class Watch:
             return None
         # A tool that gave a result all the same has taken what it was given.
         taken = not step.error and step.tool_output is not None
-        rule = ARGUMENTS._replace(confidence=WEAK) if taken else ARGUMENTS
-        found = self._misfits[tool] = Finding(rule, f"{tool!r}: {problem.text}", at, tool)
+        rule = finding.ARGUMENTS._replace(confidence=finding.WEAK) if taken else finding.ARGUMENTS
+        found = self._misfits[tool] = finding.Finding(rule, f"{tool!r}: {problem.text}", at, tool)
         return found
 
     def _result(self, step: Step, tool: str, at: int, schema: Schema) -> None:
@@ -138,10 +130,10 @@ class Watch:
         if problem is None:
             self._odd_results.pop(asked, None)
         elif len(self._odd_results) < _MAX_MISFITS:
-            found = Finding(RESULT, f"the result of {tool!r}: {problem}", at, tool)
+            found = finding.Finding(finding.RESULT, f"the result of {tool!r}: {problem}", at, tool)
             self._odd_results.setdefault(asked, found)
 
-    def found(self, loop: Loop) -> Finding:
+    def found(self, loop: Loop) -> finding.Finding:
         """The standing loop as a finding."""
         return _of_loop(loop, self._loops)
 
@@ -151,17 +143,17 @@ class Watch:
         return self._loops.polling
 
     @property
-    def misfit(self) -> Finding | None:
+    def misfit(self) -> finding.Finding | None:
         """The earliest call whose arguments do not fit, and whose tool was not called better since."""
         return min(self._misfits.values(), key=lambda found: found.step or 0, default=None)
 
     @property
-    def result(self) -> Finding | None:
+    def result(self) -> finding.Finding | None:
         """The earliest result that does not fit its tool's schema, and was not asked for again."""
         return min(self._odd_results.values(), key=lambda found: found.step or 0, default=None)
 
 
-def _of_loop(loop: Loop, loops: Loops) -> Finding:
+def _of_loop(loop: Loop, loops: Loops) -> finding.Finding:
     steps = loops.one_round(loop)
     called = [step for step in steps if step.tool_called is not None]
     names = [step.tool_called or step.action or "the same step" for step in called or steps]
@@ -176,16 +168,16 @@ def _of_loop(loop: Loop, loops: Loops) -> Finding:
         text = f"{name!r} {loop.repeats} times in other words with the same result"
     else:
         text = f"{name!r} {loop.repeats} times with the same arguments and result"
-    rule = CYCLE if loop.kind == "same" and loop.length > 1 else _RULES[loop.kind]
-    return Finding(rule, text, loop.start, steps[0].tool_called, loop.repeats, loop.length)
+    rule = finding.CYCLE if loop.kind == "same" and loop.length > 1 else _RULES[loop.kind]
+    return finding.Finding(rule, text, loop.start, steps[0].tool_called, loop.repeats, loop.length)
 
 
-def _forbidden(step: Step, at: int, constraints: Iterable[Constraint]) -> Finding | None:
+def _forbidden(step: Step, at: int, constraints: Iterable[Constraint]) -> finding.Finding | None:
     """The first constraint an output of this step breaks."""
     for output in (step.llm_output, step.tool_output):
         broken = None if output is None else check_output(constraints, output, WATCHED).broken
         if broken is not None:
-            return Finding(FORBIDDEN, f"output {broken.text}", at, step.tool_called)
+            return finding.Finding(finding.FORBIDDEN, f"output {broken.text}", at, step.tool_called)
     return None
 
 
@@ -195,8 +187,8 @@ def _forbidden(step: Step, at: int, constraints: Iterable[Constraint]) -> Findin
 class Seen(NamedTuple):
     """What the watch saw. firm: beyond doubt. loose: less sure."""
 
-    firm: tuple[Finding, ...] = ()
-    loose: tuple[Finding, ...] = ()
+    firm: tuple[finding.Finding, ...] = ()
+    loose: tuple[finding.Finding, ...] = ()
 
 
 def look(
@@ -214,7 +206,7 @@ def look(
     firm = [watch.unknown_tool, watch.forbidden]
     past = watch.past
     if past is not None and past.repeats >= MANY and _answered(steps, past):
-        past = past._replace(rule=NEAR_LOOP)
+        past = past._replace(rule=finding.NEAR_LOOP)
     loose = [watch.misfit, watch.result, past, None if raised else broken_off(steps, exempt)]
     loop = watch.loop
     if loop is None and not raised and (repeated := _only_repeats(steps, exempt)):
@@ -236,7 +228,7 @@ _PAUSE_S = 5.0
 """Seconds between calls, from which on they poll."""
 
 
-def _only_repeats(steps: Sequence[Step], exempt: Collection[str]) -> Finding | None:
+def _only_repeats(steps: Sequence[Step], exempt: Collection[str]) -> finding.Finding | None:
     """The loop of a finished run that made one call, again and again, and nothing else.
 
     What a user or another agent says between them is a new question. Pauses are polling, and so are
@@ -264,17 +256,17 @@ def _only_repeats(steps: Sequence[Step], exempt: Collection[str]) -> Finding | N
                 return None
     name, repeats = first.tool_called, len(calls)
     text = f"{name!r} {repeats} times with the same arguments and result, and nothing else was done"
-    rule = LOOP._replace(confidence=STRUCTURE)
-    return Finding(rule, text, start, name, repeats, 1)
+    rule = finding.LOOP._replace(confidence=finding.STRUCTURE)
+    return finding.Finding(rule, text, start, name, repeats, 1)
 
 
-def _answered(steps: Sequence[Step], loop: Finding) -> bool:
+def _answered(steps: Sequence[Step], loop: finding.Finding) -> bool:
     """Whether nothing but an answer came after a loop: it did not end by getting another result."""
     end = (loop.step or 0) + loop.repeats * loop.length
     return all(step.tool_called is None for step in steps[end:])
 
 
-def _behind_talk(steps: Sequence[Step], exempt: Collection[str]) -> Finding | None:
+def _behind_talk(steps: Sequence[Step], exempt: Collection[str]) -> finding.Finding | None:
     """The loop that the calls are in where agents talk between them, to the end and in the same words.
 
     What a user says is a new question.
@@ -298,7 +290,7 @@ def review(
     tools: Mapping[str, Any],
     task: Any,
     subgoals: Iterable[str],
-) -> list[Finding]:
+) -> list[finding.Finding]:
     """What only the whole shows, surest first. seen: what the watch saw of the same steps."""
     whole = len(steps) <= WHOLE
     results = Results(tools, brief=not whole)
@@ -317,7 +309,7 @@ def review(
     return [_from_first_void(one, steps) for one in _earliest_first(ranked)]
 
 
-def _from_first_void(found: Finding, steps: Sequence[Step]) -> Finding:
+def _from_first_void(found: finding.Finding, steps: Sequence[Step]) -> finding.Finding:
     """A fault of the other side, from the first of the calls right before it that were given nothing.
 
     Only of tools that had never given anything: of others it may be the answer that there is nothing.
@@ -331,7 +323,7 @@ def _from_first_void(found: Finding, steps: Sequence[Step]) -> Finding:
     return found._replace(step=at, tool=steps[at].tool_called)
 
 
-def _earliest_first(ranked: list[Finding]) -> list[Finding]:
+def _earliest_first(ranked: list[finding.Finding]) -> list[finding.Finding]:
     """Put the earliest of those findings first that are as sure as the first and of its type."""
     alike = [
         one
@@ -346,7 +338,7 @@ def _earliest_first(ranked: list[Finding]) -> list[Finding]:
     return [first, *(one for one in ranked if one is not first)]
 
 
-def _open_subgoals(steps: Sequence[Step], subgoals: Iterable[str]) -> Finding | None:
+def _open_subgoals(steps: Sequence[Step], subgoals: Iterable[str]) -> finding.Finding | None:
     """The first subgoal that no step without an error names: in its action, its tool or its metadata."""
     wanted = tuple(subgoals)
     if not wanted:
@@ -361,4 +353,4 @@ def _open_subgoals(steps: Sequence[Step], subgoals: Iterable[str]) -> Finding | 
     if not left:
         return None
     text = f"{len(left)} of {len(wanted)} subgoals were not completed, first {left[0][:80]!r}"
-    return Finding(OPEN_SUBGOALS, text, None)
+    return finding.Finding(finding.OPEN_SUBGOALS, text, None)

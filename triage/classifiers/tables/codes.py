@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from triage.core import Cause, FailureType, Severity
+from triage.core.taxonomy import Cause, FailureType, Severity
 
 from .rule import LooksAt, Rule
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from triage.core import Cause, FailureType, Severity
+from triage.core.taxonomy import Cause, FailureType, Severity
 
 from .rule import Rule, word_rule
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triage.core import Cause, FailureType, Severity
+from triage.core.taxonomy import Cause, FailureType, Severity
 
 from .rule import Rule
 from .rule import name_rule as _name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from triage.core import Cause, FailureType, Level, Severity
+from triage.core.taxonomy import Cause, FailureType, Level, Severity
 
 LooksAt = Literal["status", "code", "name", "answer", "text"]
 
