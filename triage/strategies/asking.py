@@ -11,41 +11,19 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec.structs import replace
 
-from triage.core import (
-    MAX_FIELDS,
-    UNSAFE,
-    Action,
-    Cause,
-    Effect,
-    Escalate,
-    FailureContext,
-    Retry,
-    Step,
-    as_json,
-    call_text,
-    check_count,
-    closest,
-    fields_of,
-    lasting,
-    misuse,
-    plain,
-    quote,
-    redact,
-)
+from triage.core.actions import Action, Escalate, Retry, lasting
 from triage.core.constructors import Struct
+from triage.core.errors import check_count, closest, misuse
+from triage.core.failures import MAX_FIELDS, FailureContext, fields_of
+from triage.core.json_values import plain
 from triage.core.messages.neutral import MAX_TOKENS
 from triage.core.patterns import Pattern
+from triage.core.quoting import as_json, call_text, quote
+from triage.core.redaction import redact
+from triage.core.steps import Step
+from triage.core.taxonomy import UNSAFE, Cause, Effect
 
-from .base import (
-    Answer,
-    cannot_be_shorter,
-    last_failed,
-    named,
-    needs_a_person,
-    no_retry,
-    refused_request,
-    sentences,
-)
+from . import base
 
 # The wrong fields of an answer or a call, as data: `wrong_fields`.
 
@@ -223,14 +201,14 @@ def _example(kind: str, given: Any) -> Any:
 
 def _schema(context: FailureContext) -> Any:
     """Return the JSON Schema for the arguments of the failed call, if its tool has one."""
-    step = last_failed(context)
+    step = base.last_failed(context)
     if step is None or step.tool_called is None or context.trajectory.tools is None:
         return None
     return context.trajectory.tools.get(step.tool_called)
 
 
 def _arguments(context: FailureContext) -> Any:
-    step = last_failed(context)
+    step = base.last_failed(context)
     return None if step is None else step.tool_input
 
 
@@ -287,7 +265,7 @@ class ask_again(Struct, frozen=True):
 
     def __call__(self, context: FailureContext) -> Action:
         """What to do about this failure."""
-        stop = no_retry(context, self.max_attempts) or _would_repeat(context)
+        stop = base.no_retry(context, self.max_attempts) or _would_repeat(context)
         if stop is not None:
             return stop
         diagnosis = context.diagnosis
@@ -298,7 +276,7 @@ class ask_again(Struct, frozen=True):
             if item.text and item.text not in told and item.rule != "hint"
         ]
         seen = f"What shows it: {'; '.join(shown[:_MOST_EVIDENCE])}." if shown else None
-        return Retry(sentences(told, seen) or None)
+        return Retry(base.sentences(told, seen) or None)
 
 
 class break_loop(Struct, frozen=True):
@@ -317,7 +295,7 @@ class break_loop(Struct, frozen=True):
 
     def __call__(self, context: FailureContext) -> Action:
         """What to do about this failure."""
-        stop = no_retry(context, self.max_attempts) or _would_repeat(context)
+        stop = base.no_retry(context, self.max_attempts) or _would_repeat(context)
         if stop is not None:
             return stop
         first = context.diagnosis.critical_step or 0
@@ -330,7 +308,7 @@ class break_loop(Struct, frozen=True):
             rest = ", …" if len(others) > _MOST_TOOLS else ""
             more = f"Other tools there are: {', '.join(others[:_MOST_TOOLS])}{rest}."
         told = context.diagnosis.hint or "The same steps were repeated. Take another way."
-        return Retry(sentences(told, more))
+        return Retry(base.sentences(told, more))
 
 
 class repair_arguments(Struct, frozen=True):
@@ -353,14 +331,14 @@ class repair_arguments(Struct, frozen=True):
 
     def __call__(self, context: FailureContext) -> Action:
         """What to do about this failure."""
-        stop = no_retry(context, self.max_attempts)
+        stop = base.no_retry(context, self.max_attempts)
         if stop is not None:
             return stop
         found = wrong_fields(context)
         fields = None
         if found:
             fields = f"The wrong fields as JSON: {json.dumps(found, ensure_ascii=False)}"
-        return Retry(sentences(context.diagnosis.hint, fields) or None)
+        return Retry(base.sentences(context.diagnosis.hint, fields) or None)
 
 
 _SPARE = 0.9
@@ -421,23 +399,23 @@ class shrink_context(Struct, frozen=True):
             wanted = "a function of the FailureContext, or None"
             raise misuse("shrink_context.summarize", self.summarize, wanted)
 
-    def __call__(self, context: FailureContext) -> Answer:
+    def __call__(self, context: FailureContext) -> base.Answer:
         """What to do about this failure."""
-        stop = needs_a_person(context)
+        stop = base.needs_a_person(context)
         if stop is not None:
             return stop
         if context.diagnosis.cause == Cause.OUTPUT_CUT:
             return _longer(context)
         return self._shorter(context)
 
-    def _shorter(self, context: FailureContext) -> Answer:
+    def _shorter(self, context: FailureContext) -> base.Answer:
         done = [past.action for past in context.attempt_history if isinstance(past.action, Retry)]
         hint = context.diagnosis.hint
-        request = refused_request(context)
+        request = base.refused_request(context)
         most = None if request is None else self._most(context, request.characters, done)
-        if request is not None and cannot_be_shorter(context):
+        if request is not None and base.cannot_be_shorter(context):
             return Escalate(
-                f"{named(context)}: nothing more can be left out of a request of "
+                f"{base.named(context)}: nothing more can be left out of a request of "
                 f"{request.characters:,} characters, {request.receipts:,} of them receipts of what "
                 "must not be done again"
             )
@@ -446,12 +424,16 @@ class shrink_context(Struct, frozen=True):
                 "Long outputs of tools are left out of the conversation or cut: for what you still need "
                 "of them, call a read again, in smaller parts."
             )
-            return Retry(sentences(hint, left_out), keep_last=self.keep_last, max_characters=most)
+            return Retry(
+                base.sentences(hint, left_out), keep_last=self.keep_last, max_characters=most
+            )
         summarized = any(action.summary is not None for action in done)
         if most is not None and (summarized or self.summarize is None):
             return Retry(hint, keep_last=self.keep_last, max_characters=most)
         if summarized:
-            return Escalate(f"{named(context)}: too long with old outputs left out and summarized")
+            return Escalate(
+                f"{base.named(context)}: too long with old outputs left out and summarized"
+            )
         text = _digest(context) if self.summarize is None else self.summarize(context)
         if inspect.isawaitable(text):
             return self._later(context, text, most)
@@ -476,7 +458,7 @@ class shrink_context(Struct, frozen=True):
         if not isinstance(text, str):
             raise misuse("shrink_context.summarize's answer", text, "a text")
         if not text.strip():
-            return Escalate(f"{named(context)}: there is nothing to summarize")
+            return Escalate(f"{base.named(context)}: there is nothing to summarize")
         hint, keep = context.diagnosis.hint, self.keep_last
         return Retry(hint, keep_last=keep, summary=text, max_characters=most)
 
@@ -521,5 +503,7 @@ def _would_repeat(context: FailureContext) -> Escalate | None:
         for step in attempt.trajectory.steps:
             if step.effect in UNSAFE and not (step.metadata and "call" in step.metadata):
                 done = step.tool_called or step.action
-                return Escalate(f"{named(context)}: {done} was recorded by hand and had an effect")
+                return Escalate(
+                    f"{base.named(context)}: {done} was recorded by hand and had an effect"
+                )
     return None

@@ -9,29 +9,13 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from triage.core import (
-    ACTIONS,
-    DELAYED,
-    PROCEEDING,
-    Abort,
-    Action,
-    Attempt,
-    Cause,
-    Diagnosis,
-    ErrorInfo,
-    Escalate,
-    FailureContext,
-    FailureType,
-    Retry,
-    Severity,
-    Step,
-    UsageError,
-    check_takes,
-    closest,
-    misuse,
-    words_of,
-)
+from triage.core.actions import ACTIONS, DELAYED, PROCEEDING, Abort, Action, Escalate, Retry
 from triage.core.constructors import Struct
+from triage.core.diagnosis import Diagnosis
+from triage.core.errors import UsageError, check_takes, closest, misuse
+from triage.core.failures import Attempt, ErrorInfo, FailureContext, words_of
+from triage.core.steps import Step
+from triage.core.taxonomy import Cause, FailureType, Severity
 
 Answer: TypeAlias = Action | Awaitable[Action]
 Strategy: TypeAlias = Callable[[FailureContext], Answer]

@@ -21,23 +21,14 @@ from typing import ClassVar, Final, Protocol, cast, runtime_checkable
 
 from msgspec.structs import force_setattr, replace
 
-from triage.core import (
-    DELAYED,
-    PROCEEDING,
-    Action,
-    CircuitOpen,
-    Environment,
-    Escalate,
-    FailureContext,
-    RetryBudgetSpent,
-    attributes_of,
-    check_count,
-    check_number,
-    child_logger,
-    misuse,
-    quote,
-)
+from triage.core.actions import DELAYED, PROCEEDING, Action, Escalate
 from triage.core.constructors import Struct
+from triage.core.environment import Environment
+from triage.core.errors import CircuitOpen, RetryBudgetSpent, check_count, check_number, misuse
+from triage.core.failures import FailureContext
+from triage.core.foreign import attributes_of
+from triage.core.observers import child_logger
+from triage.core.quoting import quote
 from triage.core.waiting import Waits
 
 from .base import Answer, Strategy, answer_of, as_strategy, named, nothing_new, then

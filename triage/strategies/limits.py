@@ -12,24 +12,13 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import force_setattr, replace
 
-from triage.core import (
-    DELAYED,
-    Action,
-    Cause,
-    Diagnosis,
-    Evidence,
-    FailureContext,
-    FailureType,
-    Level,
-    Replan,
-    Severity,
-    Usage,
-    check_count,
-    check_number,
-    check_word,
-    misuse,
-)
+from triage.core.actions import DELAYED, Action, Replan
 from triage.core.constructors import Struct
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.errors import check_count, check_number, check_word, misuse
+from triage.core.failures import FailureContext
+from triage.core.steps import Usage
+from triage.core.taxonomy import Cause, FailureType, Level, Severity
 
 from .base import outage_repeats
 from .prices import Prices, built_in

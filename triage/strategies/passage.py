@@ -13,16 +13,10 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar, cast
 
 import anyio
 
-from triage.core import (
-    SYSTEM,
-    CircuitOpen,
-    Environment,
-    ErrorInfo,
-    UsageError,
-    capture,
-    in_event_loop,
-    misuse,
-)
+from triage.core.capture import capture
+from triage.core.environment import SYSTEM, Environment, in_event_loop
+from triage.core.errors import CircuitOpen, UsageError, misuse
+from triage.core.failures import ErrorInfo
 from triage.core.waiting import LONG_WAIT_S
 
 __all__ = [

@@ -12,44 +12,18 @@ from typing import Any, Protocol, Self, TypeAlias, TypedDict, Unpack, cast
 
 from msgspec import Struct
 
-from triage.core import (
-    ACTIONS,
-    Abort,
-    Action,
-    Cause,
-    Diagnosis,
-    Escalate,
-    FailureContext,
-    FailureType,
-    Recovery,
-    Suspend,
-    UsageError,
-    closest,
-    misuse,
-    nearest,
-)
+from triage.core.actions import ACTIONS, Abort, Action, Escalate, Suspend
 from triage.core.asking import TooSlow, ask, deadline_of
+from triage.core.diagnosis import Diagnosis
+from triage.core.errors import UsageError, closest, misuse, nearest
+from triage.core.failures import FailureContext
+from triage.core.taxonomy import Cause, FailureType, Recovery
 
+from . import ready_made
 from .asking import ask_again, break_loop, repair_arguments, shrink_context
 from .base import Strategy, always, answer_of, as_strategy, read_toml, takes_no_time
 from .gates import CircuitBreaker, RetryBudget, behind_gate, circuit_breaker, within_budget
 from .limits import Limits
-from .ready_made import (
-    Backoff,
-    Preset,
-    backoff_and_retry,
-    by_severity,
-    chain,
-    compensating_rollback,
-    replan,
-    resume_from_subgoal,
-    retry_expired_credential,
-    retry_with_tool_manifest,
-    rollback_to_checkpoint,
-    sequence,
-    substitute,
-    switch_model,
-)
 
 
 class Dispatches(Protocol):
@@ -270,27 +244,36 @@ up to 2 times; one new plan |
         longer exists. substitutes: by the name of a tool, names of tools that do the same. Raises
         UsageError for invalid names.
         """
-        again = by_severity(replan(max_replans=2))
-        plan_once = replan(max_replans=1)
-        shown = chain(ask_again(2), plan_once)
+        again = ready_made.by_severity(ready_made.replan(max_replans=2))
+        plan_once = ready_made.replan(max_replans=1)
+        shown = ready_made.chain(ask_again(2), plan_once)
         refused = Escalate("refused on grounds of safety, which must not be worked around")
         others = _others(models, substitutes)
-        held_out = _chained(backoff_and_retry(None, Backoff(cap=30.0)), *others, plan_once)
+        held_out = _chained(
+            ready_made.backoff_and_retry(None, ready_made.Backoff(cap=30.0)), *others, plan_once
+        )
         return cls(
-            WRONG_TOOL_CALLED=retry_with_tool_manifest(3),
-            CONSTRAINT_IGNORED=by_severity(shown),
-            LOOP_DETECTED=by_severity(chain(break_loop(1), plan_once)),
-            HALLUCINATED_STATE=by_severity(
-                chain(ask_again(2), chain(rollback_to_checkpoint(max_rollbacks=1), plan_once))
+            WRONG_TOOL_CALLED=ready_made.retry_with_tool_manifest(3),
+            CONSTRAINT_IGNORED=ready_made.by_severity(shown),
+            LOOP_DETECTED=ready_made.by_severity(ready_made.chain(break_loop(1), plan_once)),
+            HALLUCINATED_STATE=ready_made.by_severity(
+                ready_made.chain(
+                    ask_again(2),
+                    ready_made.chain(ready_made.rollback_to_checkpoint(max_rollbacks=1), plan_once),
+                )
             ),
-            PLAN_INCOMPLETE=by_severity(chain(resume_from_subgoal(3), shown)),
+            PLAN_INCOMPLETE=ready_made.by_severity(
+                ready_made.chain(ready_made.resume_from_subgoal(3), shown)
+            ),
             SCHEMA_MISMATCH=repair_arguments(3),
-            CONTEXT_OVERFLOW=by_severity(chain(shrink_context(keep_last=10), plan_once)),
-            GOAL_DRIFT=by_severity(shown),
-            EXTERNAL_FAULT=by_severity(
-                held_out, critical=_chained(retry_expired_credential(1), *others)
+            CONTEXT_OVERFLOW=ready_made.by_severity(
+                ready_made.chain(shrink_context(keep_last=10), plan_once)
             ),
-            UNKNOWN=backoff_and_retry(2, Backoff(jitter=False)),
+            GOAL_DRIFT=ready_made.by_severity(shown),
+            EXTERNAL_FAULT=ready_made.by_severity(
+                held_out, critical=_chained(ready_made.retry_expired_credential(1), *others)
+            ),
+            UNKNOWN=ready_made.backoff_and_retry(2, ready_made.Backoff(jitter=False)),
             causes={
                 Cause.CONTENT_FILTER: refused,
                 Cause.GUARDRAIL: refused,
@@ -298,7 +281,7 @@ up to 2 times; one new plan |
             },
             recoveries={
                 Recovery.RETRY: held_out,
-                Recovery.REGENERATE: backoff_and_retry(3, Backoff(base=0.0)),
+                Recovery.REGENERATE: ready_made.backoff_and_retry(3, ready_made.Backoff(base=0.0)),
                 Recovery.REPLAN: again,
                 Recovery.RECLASSIFY: again,
                 Recovery.ASK: Escalate("the failing code asks for a person"),
@@ -366,7 +349,7 @@ up to 2 times; one new plan |
 
 
 def _chained(first: Strategy, *rest: Strategy) -> Strategy:
-    return chain(first, _chained(*rest)) if rest else first
+    return ready_made.chain(first, _chained(*rest)) if rest else first
 
 
 def _others(models: object, substitutes: object) -> list[Strategy]:
@@ -377,12 +360,12 @@ def _others(models: object, substitutes: object) -> list[Strategy]:
         raise misuse(f"{field}(models=…)", models, "a list of names", "write models=[name]")
     named = tuple(models)
     if named:
-        others.append(switch_model(named))
+        others.append(ready_made.switch_model(named))
     if substitutes is not None:
         if not isinstance(substitutes, Mapping):
             wanted = "a mapping of a tool's name to those of its substitutes"
             raise misuse(f"{field}(substitutes=…)", substitutes, wanted)
-        others += [substitute(tool, by=by) for tool, by in substitutes.items()]
+        others += [ready_made.substitute(tool, by=by) for tool, by in substitutes.items()]
     return others
 
 
@@ -504,24 +487,24 @@ def _told(error: Exception) -> str:
 _NAMED: Mapping[str, type[Struct]] = {
     made.__name__: made
     for made in (
-        backoff_and_retry,
-        retry_expired_credential,
-        retry_with_tool_manifest,
+        ready_made.backoff_and_retry,
+        ready_made.retry_expired_credential,
+        ready_made.retry_with_tool_manifest,
         ask_again,
         break_loop,
         repair_arguments,
         shrink_context,
-        switch_model,
-        substitute,
-        replan,
-        rollback_to_checkpoint,
-        compensating_rollback,
-        resume_from_subgoal,
+        ready_made.switch_model,
+        ready_made.substitute,
+        ready_made.replan,
+        ready_made.rollback_to_checkpoint,
+        ready_made.compensating_rollback,
+        ready_made.resume_from_subgoal,
         circuit_breaker,
         within_budget,
         behind_gate,
-        chain,
-        by_severity,
+        ready_made.chain,
+        ready_made.by_severity,
     )
 } | {"escalate": Escalate, "abort": Abort, "suspend": Suspend}
 
@@ -547,7 +530,9 @@ def strategy_from(spec: object, where: str) -> Strategy:
         items = cast("list[object]", spec)
         if not items:
             raise UsageError(f"{where} is an empty list; name at least one strategy")
-        return sequence(*(strategy_from(item, f"{where}[{n}]") for n, item in enumerate(items)))
+        return ready_made.sequence(
+            *(strategy_from(item, f"{where}[{n}]") for n, item in enumerate(items))
+        )
     if isinstance(spec, ACTIONS) or callable(spec):
         return as_strategy(where, spec)
     raise misuse(where, spec, "the name of a strategy, a table or a list of them")
@@ -569,9 +554,9 @@ def _strategy_named(name: str, arguments: dict[str, Any], where: str) -> Strateg
         key: strategy_from(value, f"{where}.{key}") if key in _NESTED else value
         for key, value in arguments.items()
     }
-    if kind is backoff_and_retry and "backoff" in arguments:
+    if kind is ready_made.backoff_and_retry and "backoff" in arguments:
         arguments["backoff"] = _backoff(arguments["backoff"], f"{where}.backoff")
-    if kind is chain and "after" in arguments:
+    if kind is ready_made.chain and "after" in arguments:
         arguments["after"] = _after(arguments["after"], f"{where}.after")
     return as_strategy(where, _build(kind, name, arguments, where))
 
@@ -588,16 +573,16 @@ def _build(kind: type[Struct], name: str, arguments: Mapping[str, Any], where: s
         raise UsageError(f"{where}: {error}") from error
 
 
-def _backoff(value: object, where: str) -> Backoff:
+def _backoff(value: object, where: str) -> ready_made.Backoff:
     if isinstance(value, str):
         if value not in _PRESETS:
             guess = nearest(value, _PRESETS) or f"the presets are {', '.join(_PRESETS)}"
             raise UsageError(f"{where}: there is no preset {value!r}; {guess}")
-        return cast("Preset", getattr(Backoff, value)).backoff
+        return cast("ready_made.Preset", getattr(ready_made.Backoff, value)).backoff
     if isinstance(value, Mapping):
         table = cast("Mapping[str, Any]", value)
-        return cast("Backoff", _build(Backoff, "backoff", table, where))
-    if isinstance(value, Backoff):
+        return cast("ready_made.Backoff", _build(ready_made.Backoff, "backoff", table, where))
+    if isinstance(value, ready_made.Backoff):
         return value
     raise misuse(where, value, "the name of a preset or a table with base, factor, cap, jitter")
 

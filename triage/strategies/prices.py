@@ -10,8 +10,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Self, cast
 
-from triage.core import Usage, UsageError, check_number, child_logger, misuse, nearest
+from triage.core.errors import UsageError, check_number, misuse, nearest
+from triage.core.observers import child_logger
 from triage.core.patterns import Pattern
+from triage.core.steps import Usage
 
 from .base import parse_toml, read_toml
 

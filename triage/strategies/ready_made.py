@@ -10,35 +10,15 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from msgspec.structs import force_setattr
 
-from triage.core import (
-    ACTIONS,
-    DELAYED,
-    PROCEEDING,
-    UNSAFE,
-    Action,
-    Cause,
-    ErrorInfo,
-    Escalate,
-    FailureContext,
-    FailureType,
-    RecoveryAction,
-    Replan,
-    Resume,
-    Retry,
-    Rollback,
-    Severity,
-    Step,
-    UsageError,
-    call_text,
-    check_count,
-    check_number,
-    misuse,
-    quote,
-    texts_within,
-    words_of,
-)
+from triage.core import actions
 from triage.core.constructors import Struct
+from triage.core.errors import UsageError, check_count, check_number, misuse
+from triage.core.failures import ErrorInfo, FailureContext, words_of
+from triage.core.json_values import texts_within
 from triage.core.patterns import Pattern
+from triage.core.quoting import call_text, quote
+from triage.core.steps import Step
+from triage.core.taxonomy import UNSAFE, Cause, FailureType, Severity
 
 from .base import (
     Answer,
@@ -208,11 +188,11 @@ class backoff_and_retry(Struct, frozen=True):
         """Make the strategy of a preset: `backoff_and_retry.preset(Backoff.LLM)` retries 3 times."""
         return cls(preset.retries, preset.backoff)
 
-    def __call__(self, context: FailureContext) -> Action:
+    def __call__(self, context: FailureContext) -> actions.Action:
         """What to do about this failure."""
         diagnosis, left = context.diagnosis, context.seconds_left
         outage = outage_of(context) if may_pass(diagnosis) else None
-        tried = context.tried(Retry) if outage is None else outage.retries
+        tried = context.tried(actions.Retry) if outage is None else outage.retries
         asked = diagnosis.retry_after_s
         most = _DEFAULT_RETRIES if self.max_attempts is None else self.max_attempts
         holds_out = self.max_attempts is None and waiting_cures(context)
@@ -232,14 +212,14 @@ class backoff_and_retry(Struct, frozen=True):
             delay = min(delay, remaining)
         if left is not None and delay > left:
             until = f"{max(left, 0.0):.3g} s are left to the deadline"
-            return Escalate(f"the next retry would wait {delay:.3g} s, and {until}")
-        return Retry(hint=diagnosis.hint, delay=delay, outage=holds_out)
+            return actions.Escalate(f"the next retry would wait {delay:.3g} s, and {until}")
+        return actions.Retry(hint=diagnosis.hint, delay=delay, outage=holds_out)
 
 
-def _given_up(context: FailureContext, outage: Outage) -> Escalate:
+def _given_up(context: FailureContext, outage: Outage) -> actions.Escalate:
     often = f"and was tried again {counted(outage.retries)}" if outage.retries else ""
     lasted = f"the outage has lasted {outage.seconds:.4g} s {often}".rstrip()
-    return Escalate(
+    return actions.Escalate(
         f"{named(context)}: {lasted} (the most is {context.outage_seconds:g} s, Limits.outage_seconds)"
     )
 
@@ -261,22 +241,25 @@ class retry_expired_credential(Struct, frozen=True):
         field = "retry_expired_credential.max_attempts"
         check_count(field, self.max_attempts, 0, "it counts retries")
 
-    def __call__(self, context: FailureContext) -> Action:
+    def __call__(self, context: FailureContext) -> actions.Action:
         """What to do about this failure."""
         error = context.error
         expired = error is not None and any(map(_expired, error.walk()))
         if not expired or context.diagnosis.cause not in _REFUSALS:
-            return needs_a_person(context) or Escalate(f"{named(context)}: nothing has expired")
+            return needs_a_person(context) or actions.Escalate(
+                f"{named(context)}: nothing has expired"
+            )
         tried = sum(
-            past.diagnosis.cause in _REFUSALS and isinstance(past.action, Retry | Replan)
+            past.diagnosis.cause in _REFUSALS
+            and isinstance(past.action, actions.Retry | actions.Replan)
             for past in context.attempt_history
         )
         stop = used_up(context, "tried again", tried, self.max_attempts)
         if stop is not None:
             return stop
         if _given_before(context) or any(map(_reads_credential, context.trajectory.steps)):
-            return Replan("A credential had expired. Fetch it again, and go on as before.")
-        return Retry()
+            return actions.Replan("A credential had expired. Fetch it again, and go on as before.")
+        return actions.Retry()
 
 
 _REFUSALS = (Cause.AUTH, Cause.PERMISSION)
@@ -332,13 +315,13 @@ class retry_with_tool_manifest(Struct, frozen=True):
         field = "retry_with_tool_manifest.max_attempts"
         check_count(field, self.max_attempts, 0, "it counts retries")
 
-    def __call__(self, context: FailureContext) -> Action:
+    def __call__(self, context: FailureContext) -> actions.Action:
         """What to do about this failure."""
         stop = no_retry(context, self.max_attempts)
         if stop is not None:
             return stop
         told = context.diagnosis.hint
-        return Retry(hint=sentences(_manifest(context.tools, told or ""), told))
+        return actions.Retry(hint=sentences(_manifest(context.tools, told or ""), told))
 
 
 def _manifest(tools: tuple[str, ...], told: str) -> str:
@@ -370,7 +353,7 @@ class sequence:
     is_composite: ClassVar[bool] = True
     strategies: tuple[Strategy, ...]
 
-    def __init__(self, *strategies: Strategy | Action) -> None:
+    def __init__(self, *strategies: Strategy | actions.Action) -> None:
         if not strategies:
             raise UsageError("sequence needs at least one strategy; write sequence(replan(), …)")
         made = (as_strategy(f"sequence[{n}]", value) for n, value in enumerate(strategies))
@@ -382,7 +365,7 @@ class sequence:
         if n <= most:
             return answer_of(self.strategies[n - 1], context)
         what = "the only strategy has" if most == 1 else f"all {most} strategies have"
-        return Escalate(f"{named(context)}: failed {counted(n)}, and {what} had a turn")
+        return actions.Escalate(f"{named(context)}: failed {counted(n)}, and {what} had a turn")
 
     @property
     def same_again(self) -> bool:
@@ -409,9 +392,9 @@ class chain(Struct, frozen=True):
     """
 
     is_composite: ClassVar[bool] = True
-    primary: Strategy | Action
-    fallback: Strategy | Action
-    after: tuple[type[RecoveryAction], ...] = (Escalate,)
+    primary: Strategy | actions.Action
+    fallback: Strategy | actions.Action
+    after: tuple[type[actions.RecoveryAction], ...] = (actions.Escalate,)
 
     def __post_init__(self) -> None:
         force_setattr(self, "primary", as_strategy("chain.primary", self.primary))
@@ -425,18 +408,27 @@ class chain(Struct, frozen=True):
         holds_out = isinstance(primary, backoff_and_retry) and primary.max_attempts is None
         asked = partial(answer_of, context=context)
 
-        def go_on(action: Action) -> Answer:
+        def go_on(action: actions.Action) -> Answer:
             if isinstance(action, self.after):
                 hopeless = needs_a_person(context) or cannot_be_shorter(context)
-                if isinstance(action, Escalate) and hopeless and same_again(fallback):
+                if isinstance(action, actions.Escalate) and hopeless and same_again(fallback):
                     return action
                 return then(asked(fallback), lambda last: _both(action, last, fallback, context))
-            if holds_out and isinstance(action, Retry) and better_told(context, action.delay):
+            if (
+                holds_out
+                and isinstance(action, actions.Retry)
+                and better_told(context, action.delay)
+            ):
                 return then(
-                    asked(fallback), lambda last: last if isinstance(last, PROCEEDING) else action
+                    asked(fallback),
+                    lambda last: last if isinstance(last, actions.PROCEEDING) else action,
                 )
             longest = context.longest_wait
-            if isinstance(action, DELAYED) and longest is not None and action.delay > longest:
+            if (
+                isinstance(action, actions.DELAYED)
+                and longest is not None
+                and action.delay > longest
+            ):
                 return _another(fallback, context) or action
             return action
 
@@ -451,7 +443,7 @@ class chain(Struct, frozen=True):
 
     def __repr__(self) -> str:
         after = ", ".join(kind.__name__ for kind in self.after)
-        shown = "" if self.after == (Escalate,) else f", after=({after},)"
+        shown = "" if self.after == (actions.Escalate,) else f", after=({after},)"
         return f"chain({self.primary!r}, {self.fallback!r}{shown})"
 
 
@@ -467,11 +459,11 @@ class by_severity(Struct, frozen=True):
     """
 
     is_composite: ClassVar[bool] = True
-    otherwise: Strategy | Action
-    retriable: Strategy | Action | None = None
-    replanning: Strategy | Action | None = None
-    reclassification: Strategy | Action | None = None
-    critical: Strategy | Action | None = None
+    otherwise: Strategy | actions.Action
+    retriable: Strategy | actions.Action | None = None
+    replanning: Strategy | actions.Action | None = None
+    reclassification: Strategy | actions.Action | None = None
+    critical: Strategy | actions.Action | None = None
 
     def __post_init__(self) -> None:
         for name in ("otherwise", "retriable", "replanning", "reclassification", "critical"):
@@ -491,7 +483,7 @@ class by_severity(Struct, frozen=True):
             case Severity.CRITICAL | Severity.FATAL:
                 stop = needs_a_person(context)
                 chosen = stop if self.critical is None else self.critical
-                if isinstance(chosen, Escalate):
+                if isinstance(chosen, actions.Escalate):
                     return chosen
         return answer_of(cast("Strategy", self.otherwise if chosen is None else chosen), context)
 
@@ -504,18 +496,20 @@ class by_severity(Struct, frozen=True):
         return f"by_severity({self.otherwise!r}{''.join(given)})"
 
 
-def _both(first: Action, last: Action, fallback: Strategy, context: FailureContext) -> Action:
+def _both(
+    first: actions.Action, last: actions.Action, fallback: Strategy, context: FailureContext
+) -> actions.Action:
     """Join the reasons if both escalate; a fixed Escalate given as fallback keeps its own reason."""
-    if not (isinstance(first, Escalate) and isinstance(last, Escalate)):
+    if not (isinstance(first, actions.Escalate) and isinstance(last, actions.Escalate)):
         return last
     if isinstance(fallback, always) or not first.reason or not last.reason:
         return last
     more = last.reason.removeprefix(f"{named(context)}: ")
     reason = first.reason if more in first.reason else f"{first.reason}; {more}"
-    return Escalate(reason, compensate=first.compensate or last.compensate)
+    return actions.Escalate(reason, compensate=first.compensate or last.compensate)
 
 
-def _another(strategy: Strategy, context: FailureContext) -> Action | None:
+def _another(strategy: Strategy, context: FailureContext) -> actions.Action | None:
     """Ask the first part of a strategy that has another model or tool; None if none proceeds."""
     if isinstance(strategy, chain):
         primary, fallback = cast("Strategy", strategy.primary), cast("Strategy", strategy.fallback)
@@ -523,7 +517,7 @@ def _another(strategy: Strategy, context: FailureContext) -> Action | None:
     if getattr(strategy, "has_another", False) is not True:
         return None
     answer = answer_of(strategy, context)
-    return answer if isinstance(answer, PROCEEDING) else None
+    return answer if isinstance(answer, actions.PROCEEDING) else None
 
 
 def _needs_a_plan(context: FailureContext) -> bool:
@@ -536,10 +530,10 @@ def _needs_a_plan(context: FailureContext) -> bool:
     )
 
 
-def _kinds(after: Any) -> tuple[type[Action], ...]:
+def _kinds(after: Any) -> tuple[type[actions.Action], ...]:
     kinds: list[Any] = list(after) if hasattr(after, "__iter__") else [after]
     for kind in kinds:
-        if kind not in ACTIONS:
+        if kind not in actions.ACTIONS:
             wanted = "a tuple of action classes"
             raise misuse("chain.after item", kind, wanted, "write after=(Escalate, Abort)")
     return tuple(kinds)
@@ -567,26 +561,26 @@ class replan(Struct, frozen=True):
         _check_text("replan.hint", self.hint)
         check_count("replan.max_replans", self.max_replans, 0)
 
-    def __call__(self, context: FailureContext) -> Action:
+    def __call__(self, context: FailureContext) -> actions.Action:
         """What to do about this failure."""
         external = context.failure_type is FailureType.EXTERNAL_FAULT
         step = failed_tool(context) if external and context.hint_read else None
-        times = context.tried(Replan) if step is None else _replanned_for(context, step)
+        times = context.tried(actions.Replan) if step is None else _replanned_for(context, step)
         stop = used_up(context, "replanned", times, self.max_replans)
         if stop is not None:
             return stop
         asked = context.diagnosis.retry_after_s if external and step is None else None
         delay, left = asked or 0.0, context.seconds_left
         if left is not None and delay > left:
-            return Escalate(
+            return actions.Escalate(
                 f"{named(context)}: the other side asks to wait {delay:.3g} s, and "
                 f"{max(left, 0.0):.3g} s are left to the deadline"
             )
         if self.hint is None and external:
             call = failed_call(context)
             hint = None if call is None else sentences(context.diagnosis.hint, call)
-            return Replan(hint, delay)
-        return Replan(self.hint, delay)
+            return actions.Replan(hint, delay)
+        return actions.Replan(self.hint, delay)
 
 
 def _replanned_for(context: FailureContext, step: Step) -> int:
@@ -594,7 +588,7 @@ def _replanned_for(context: FailureContext, step: Step) -> int:
     failed = (
         failed_tool(past)
         for past in context.attempt_history
-        if past.failure_type is context.failure_type and isinstance(past.action, Replan)
+        if past.failure_type is context.failure_type and isinstance(past.action, actions.Replan)
     )
     return sum(one is not None and one.tool_called == step.tool_called for one in failed)
 
@@ -626,16 +620,18 @@ class rollback_to_checkpoint(Struct, frozen=True):
         _check_text(f"{name}.hint", self.hint)
         check_count(f"{name}.max_rollbacks", self.max_rollbacks, 0)
 
-    def __call__(self, context: FailureContext) -> Action:
+    def __call__(self, context: FailureContext) -> actions.Action:
         """What to do about this failure."""
-        stop = used_up(context, "rolled back", context.tried(Rollback), self.max_rollbacks)
+        stop = used_up(context, "rolled back", context.tried(actions.Rollback), self.max_rollbacks)
         if stop is not None:
             return stop
         anything = context.checkpoint_id is not None or context.trajectory.steps or context.state
         if self.checkpoint_id is None and not anything:
-            return Escalate(f"{named(context)}: nothing was recorded that could be rolled back")
+            return actions.Escalate(
+                f"{named(context)}: nothing was recorded that could be rolled back"
+            )
         hint = sentences(self.hint) or sentences(self._TAKEN_BACK, context.diagnosis.hint)
-        return Rollback(self.checkpoint_id, hint)
+        return actions.Rollback(self.checkpoint_id, hint)
 
 
 class compensating_rollback(rollback_to_checkpoint, frozen=True):
@@ -667,14 +663,14 @@ class resume_from_subgoal(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_count("resume_from_subgoal.max_resumes", self.max_resumes, 0)
 
-    def __call__(self, context: FailureContext) -> Action:
+    def __call__(self, context: FailureContext) -> actions.Action:
         """What to do about this failure."""
-        stop = used_up(context, "resumed", context.tried(Resume), self.max_resumes)
+        stop = used_up(context, "resumed", context.tried(actions.Resume), self.max_resumes)
         if stop is not None:
             return stop
         if not context.open_subgoals:
-            return Escalate(f"{named(context)}: there is no open subgoal to resume from")
-        return Resume(context.open_subgoals[0], context.diagnosis.hint)
+            return actions.Escalate(f"{named(context)}: there is no open subgoal to resume from")
+        return actions.Resume(context.open_subgoals[0], context.diagnosis.hint)
 
 
 def failed_call(context: FailureContext) -> str | None:
@@ -725,25 +721,25 @@ class switch_model(Struct, frozen=True):
     def __post_init__(self) -> None:
         force_setattr(self, "models", _different_names("switch_model.models", self.models))
 
-    def __call__(self, context: FailureContext) -> Action:
+    def __call__(self, context: FailureContext) -> actions.Action:
         """What to do about this failure."""
         steps = context.trajectory.steps
         if context.failure_type is FailureType.EXTERNAL_FAULT and steps:
             last = steps[-1]
             if last.error is not None and last.tool_called is not None:
                 tool = last.tool_called
-                return Escalate(f"{named(context)}: the tool {tool} failed, not a model")
+                return actions.Escalate(f"{named(context)}: the tool {tool} failed, not a model")
         past = [
             (attempt.failure_type, attempt.action.model)
             for attempt in context.attempt_history
-            if isinstance(attempt.action, Retry) and attempt.action.model is not None
+            if isinstance(attempt.action, actions.Retry) and attempt.action.model is not None
         ]
         asked = past[-1][1] if past else None
         tried = {model for kind, model in past if kind is context.failure_type}
         for model in self.models:
             if model != asked and model not in tried:
-                return Retry(context.diagnosis.hint, model=model)
-        return Escalate(
+                return actions.Retry(context.diagnosis.hint, model=model)
+        return actions.Escalate(
             f"{named(context)}: it stayed with every other model ({', '.join(self.models)})"
         )
 
@@ -775,22 +771,24 @@ class substitute(Struct, frozen=True):
         if self.tool in self.by:
             raise misuse("substitute.by", list(self.by), f"other tools than {self.tool!r}")
 
-    def __call__(self, context: FailureContext) -> Action:
+    def __call__(self, context: FailureContext) -> actions.Action:
         """What to do about this failure."""
         step = last_failed(context)
         failed = None if step is None else step.tool_called
         if failed is None or failed not in (self.tool, *self.by):
-            return Escalate(f"{named(context)}: the call that failed was none of {self.tool}")
+            return actions.Escalate(
+                f"{named(context)}: the call that failed was none of {self.tool}"
+            )
         told = [
             attempt.action.hint or ""
             for attempt in context.attempt_history
-            if isinstance(attempt.action, Replan)
+            if isinstance(attempt.action, actions.Replan)
         ]
         for name in self.by:
             if name == failed or any(self._use(name) in hint for hint in told):
                 continue
-            return Replan(sentences(failed_call(context), self._use(name)))
-        return Escalate(f"{named(context)}: {self.tool} and what stands for it failed, too")
+            return actions.Replan(sentences(failed_call(context), self._use(name)))
+        return actions.Escalate(f"{named(context)}: {self.tool} and what stands for it failed, too")
 
     def _use(self, name: str) -> str:
         return f"In place of the tool {self.tool} use {name}, which does the same."

@@ -14,7 +14,8 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
-from triage.core import child_logger, misuse
+from triage.core.errors import misuse
+from triage.core.observers import child_logger
 
 C = TypeVar("C")
 
