@@ -6,24 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from triage.core import (
-    ApprovalAsked,
-    Approved,
-    Edited,
-    Effect,
-    Event,
-    Redactor,
-    Rejected,
-    Retry,
-    TokenExpired,
-    UnknownRun,
-    UsageError,
-    check_number,
-    check_word,
-    misuse,
-)
-from triage.engine import asked_inside_by, first_answer, not_asked, resolve, waits_for
-from triage.stores import Store
+from triage.core import errors
+from triage.core.actions import Approved, Edited, Rejected, Retry
+from triage.core.events import ApprovalAsked, Event
+from triage.core.redaction import Redactor
+from triage.core.taxonomy import Effect
+from triage.engine.approvals import waits_for
+from triage.engine.outside import asked_inside_by, first_answer, not_asked, resolve
+from triage.stores.base import Store
 
 from .approval import (
     ApprovalAnswer,
@@ -63,12 +53,14 @@ class Approval:
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, str):
-            raise misuse("Approval.mode", self.mode, "off, selective or all")
+            raise errors.misuse("Approval.mode", self.mode, "off, selective or all")
         if self.evaluator is not None and not callable(self.evaluator):
-            raise misuse("Approval.evaluator", self.evaluator, "a function of the plan or the step")
-        check_word("Approval.of", self.of, ("plan", "step"))
+            raise errors.misuse(
+                "Approval.evaluator", self.evaluator, "a function of the plan or the step"
+            )
+        errors.check_word("Approval.of", self.of, ("plan", "step"))
         if self.expires_s is not None:
-            check_number("Approval.expires_s", self.expires_s, "seconds", above=True)
+            errors.check_number("Approval.expires_s", self.expires_s, "seconds", above=True)
 
 
 OFF = Approval(ApprovalMode.OFF)
@@ -160,23 +152,27 @@ def carried(
     that cannot be run, TokenExpired for a late answer.
     """
     if request.expires is not None and now >= request.expires:
-        raise TokenExpired(
+        raise errors.TokenExpired(
             f"the answer to run {request.run_id} came after its time; the run still waits"
         )
     why = mismatch(request, answer, now=now)
     if why is not None:
-        raise UsageError(f"this answer does not count: {why}")
+        raise errors.UsageError(f"this answer does not count: {why}")
     data: dict[str, Any] = answer._asdict()
     if answer.decision == "edited":
         if request.kind != "plan":
-            raise UsageError(f"a {request.kind} cannot be edited; reject it, and say what is wrong")
+            raise errors.UsageError(
+                f"a {request.kind} cannot be edited; reject it, and say what is wrong"
+            )
         plan = answer.payload
         if not isinstance(plan, ExecutionPlan):
             plan = ExecutionPlan.from_json(plan)
         found = check(plan)
         if not found.ok:
             wrong = "; ".join(issue.message for issue in found.issues)[:MAX_WRONGS]
-            raise UsageError(f"the edited plan cannot be run, and the run still waits: {wrong}")
+            raise errors.UsageError(
+                f"the edited plan cannot be run, and the run still waits: {wrong}"
+            )
         data["payload"] = plan.to_json()
         data["hash"] = content_hash(data["payload"])
     return Retry(inject={ANSWER: data})
@@ -217,7 +213,7 @@ async def asked_in(store: Store, run_id: str) -> ApprovalRequest | None:
     """
     events = await store.read(run_id)
     if not events:
-        raise UnknownRun(f"the store knows no run {run_id}")
+        raise errors.UnknownRun(f"the store knows no run {run_id}")
     while (inner := asked_inside_by(events)) is not None:
         events = await store.read(inner)
     return request_in(events)
@@ -240,18 +236,18 @@ async def answer_in(
     """
     events = await store.read(answer.run_id)
     if not events:
-        raise UnknownRun(f"the store knows no run {answer.run_id}")
+        raise errors.UnknownRun(f"the store knows no run {answer.run_id}")
     request = request_in(events)
     if first_answer(events, answer.id) is not None:
         raise not_asked(answer.run_id, events, answer.id)
     if request is None:
-        raise UsageError(f"run {answer.run_id} does not wait for an approval")
+        raise errors.UsageError(f"run {answer.run_id} does not wait for an approval")
     now = await store.now()
     state = fold_plan(events)
     action = carried(request, answer, now, lambda plan: check(plan, state))
     places = Redactor().fields_of(action.inject[ANSWER].get("payload"), "plan")
     if places:
-        raise UsageError(
+        raise errors.UsageError(
             f"{', '.join(places)} holds what looks like a secret, which no store keeps; resume the run "
             "by its token, in the process that continues it"
         )

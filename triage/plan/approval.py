@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from triage.core import check_number, check_word, exact, misuse
+from triage.core.errors import check_number, check_word, misuse
+from triage.core.json_values import exact
 
 from .plans import ExecutionPlan, PlannedStep, content_hash, name_of, quoted
 

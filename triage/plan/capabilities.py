@@ -10,22 +10,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from triage.classifiers import diagnose
-from triage.core import (
-    DEFAULT_LEVEL,
-    Diagnosis,
-    Effect,
-    ErrorInfo,
-    Evidence,
-    FailureType,
-    Severity,
-    UsageError,
-    closest,
-    effect_of,
-    misuse,
-)
-from triage.engine import TOOL_ATTRIBUTE, Tool, tool_of, tries_of
-from triage.strategies import Backoff, Preset
+from triage.classifiers.rules import diagnose
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.errors import UsageError, closest, misuse
+from triage.core.failures import ErrorInfo
+from triage.core.steps import effect_of
+from triage.core.taxonomy import DEFAULT_LEVEL, Effect, FailureType, Severity
+from triage.engine.tools import TOOL_ATTRIBUTE, Tool, tool_of, tries_of
+from triage.strategies.ready_made import Backoff, Preset
 
 from .plans import ExecutionPlan, Parameters, PlannedStep, name_of, quoted, suggested
 

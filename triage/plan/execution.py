@@ -9,72 +9,25 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from msgspec.structs import replace
 
-from triage.core import (
-    DEFAULT_LEVEL,
-    Action,
-    ApprovalAsked,
-    ApprovalGiven,
-    AttemptInterrupted,
-    CallFinished,
-    CapabilitiesSelected,
-    Cause,
-    Diagnosis,
-    Effect,
-    ErrorInfo,
-    Escalate,
-    Event,
-    Evidence,
-    FailureContext,
-    FailureType,
-    PlanFailed,
-    PlanInvalid,
-    PlanMade,
-    PlanRouted,
-    PlanStepMoved,
-    Replan,
-    ResultLost,
-    Retry,
-    RunResumed,
-    Severity,
-    Suspend,
-    TriageSuspendedError,
-    UsageError,
-    canonical,
-    capture,
-    logger,
-    misuse,
-)
-from triage.engine import (
-    Refused,
-    Run,
-    Tool,
-    record_call,
-    restored,
-    tally,
-    time_of,
-)
-from triage.strategies import FailurePolicy
+from triage.core import errors, events
+from triage.core.actions import Action, Escalate, Replan, Retry, Suspend
+from triage.core.capture import capture
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.failures import ErrorInfo, FailureContext
+from triage.core.faults import PlanInvalid
+from triage.core.json_values import canonical
+from triage.core.observers import logger
+from triage.core.taxonomy import DEFAULT_LEVEL, Cause, Effect, FailureType, Severity
+from triage.engine.approvals import time_of
+from triage.engine.call_keys import tally
+from triage.engine.calls import Run, record_call
+from triage.engine.checks import Refused
+from triage.engine.tools import Tool, restored
+from triage.strategies.policy import FailurePolicy
 
+from . import capabilities
 from .answers import MAX_WRONGS, Approval, accepted, request_for
-from .approval import (
-    ApprovalMode,
-    ApprovalRequest,
-    subject_of,
-)
-from .capabilities import (
-    Capability,
-    Later,
-    PlanRequest,
-    Registry,
-    SelectionRequest,
-    Takes,
-    arguments,
-    by_origin,
-    diagnosed,
-    is_async,
-    misfits,
-    place_of,
-)
+from .approval import ApprovalMode, ApprovalRequest, subject_of
 from .plans import ExecutionPlan, PlannedStep, quoted, shortened
 from .routing import Decision, PlanLimits, PlanState, Target, fold_plan, route
 from .validation import Validation, feedback, issues_of, validate
@@ -85,10 +38,10 @@ from .validation import Validation, feedback, issues_of, validate
 class Known(NamedTuple):
     """A capability with what is needed to call it. owner: the object its function is bound to, if any."""
 
-    capability: Capability
+    capability: capabilities.Capability
     tool: Tool
     owner: tuple[Any, ...]
-    takes: Takes
+    takes: capabilities.Takes
 
 
 def _unregistered(name: str) -> Tool:
@@ -109,22 +62,25 @@ def _by_origin_if_inexact(
     calls = {done.step.context_key: done.call for done in state.done}
     origins: dict[str, list[str]] = {}
     for kind, key in step.inputs:
-        for name in {place_of(kind, key, known.takes), *({"results"} & known.takes.names)} - {None}:
+        for name in {
+            capabilities.place_of(kind, key, known.takes),
+            *({"results"} & known.takes.names),
+        } - {None}:
             origins.setdefault(str(name), []).append(calls.get(key, ""))
     inexact: dict[str, str] = {}
     for name, keys in origins.items():
         try:
             canonical(given[name], "value")
-        except UsageError:
+        except errors.UsageError:
             inexact[name] = " ".join(keys)
-    return by_origin(tool, inexact) if inexact else tool
+    return capabilities.by_origin(tool, inexact) if inexact else tool
 
 
 def misfit(step: PlannedStep, known: Known | None) -> str | None:
     """Why a step cannot begin; None if it can."""
     if known is None:
         return f"there is no capability {quoted(step.capability)}"
-    unknown, missing = misfits(step, known.takes)
+    unknown, missing = capabilities.misfits(step, known.takes)
     said = [f"takes no {quoted(name)}" for name in unknown]
     said += [f"needs {quoted(name)}" for name in missing]
     if not said:
@@ -163,7 +119,7 @@ def judging(field: str, judge: Any) -> Tool:
     Raises UsageError for anything but a function.
     """
     if isinstance(judge, type) or not callable(judge):
-        raise misuse(field, judge, "a function of the StepOutcome, async or not")
+        raise errors.misuse(field, judge, "a function of the StepOutcome, async or not")
     function: Callable[[StepOutcome], Any] = judge
 
     # The arguments beside the outcome identify the call.
@@ -172,9 +128,13 @@ def judging(field: str, judge: Any) -> Tool:
 
     def ask_in_a_thread(call: str, criteria: str, outcome: StepOutcome) -> Any:  # noqa: ARG001
         answer = function(outcome)
-        return Later(answer, _verdict) if inspect.isawaitable(answer) else _verdict(answer)
+        return (
+            capabilities.Later(answer, _verdict)
+            if inspect.isawaitable(answer)
+            else _verdict(answer)
+        )
 
-    chosen = ask if is_async(judge) else ask_in_a_thread
+    chosen = ask if capabilities.is_async(judge) else ask_in_a_thread
     return Tool(chosen, effect=Effect.READ, name="criteria", ignore=("outcome",))
 
 
@@ -281,7 +241,7 @@ def policy(expires_s: float | None) -> FailurePolicy:
 class Setup(NamedTuple):
     """What all runs of an orchestrator share. selector: None selects all. judge: None judges nothing."""
 
-    registry: Registry
+    registry: capabilities.Registry
     known: Mapping[str, Known]
     planner: Tool
     selector: Tool | None
@@ -346,7 +306,7 @@ class PlanAttempt:
                     reason = self.state.decisions[-1].reason
                     raise Refused(routed(self.state, Decision(ended, reason=reason)))
 
-    def _add(self, kind: Callable[..., Event], /, **fields: Any) -> None:
+    def _add(self, kind: Callable[..., events.Event], /, **fields: Any) -> None:
         """Journal an event, and apply it to the state."""
         event = self._session.put(kind, **fields)
         self._session.tell(event)
@@ -361,7 +321,7 @@ class PlanAttempt:
         decision = self._route(retried=failed, approval=self._approval_request())
         entered = state.at is decision.target and not state.pending
         if not entered and state.ended is None:
-            self._add(PlanRouted, **decision.recorded)
+            self._add(events.PlanRouted, **decision.recorded)
             if decision.delay_s:
                 self._session.waits.say(
                     f"plan {decision.target}",
@@ -406,7 +366,12 @@ class PlanAttempt:
         if info is not None and info.refused:
             diagnosis = replace(diagnosis, severity=Severity.FATAL)
         self._add(
-            PlanFailed, target=target, diagnosis=diagnosis, step=step, error=info, doubt=doubt
+            events.PlanFailed,
+            target=target,
+            diagnosis=diagnosis,
+            step=step,
+            error=info,
+            doubt=doubt,
         )
         decision = self._route(retried=True)
         if decision.cut:
@@ -416,7 +381,7 @@ class PlanAttempt:
             )
         if self._development and not decision.target.ends:
             decision = Decision(Target.REPORT, reason="in development nothing is tried again")
-        self._add(PlanRouted, **decision.recorded)
+        self._add(events.PlanRouted, **decision.recorded)
         return Refused(routed(self.state, decision))
 
     def _captured(self, error: BaseException) -> ErrorInfo:
@@ -425,7 +390,7 @@ class PlanAttempt:
 
     def _raise_unroutable(self, error: Exception) -> None:
         """Raise what the router does not handle: an interrupt, or the question of a run inside this one."""
-        outside = self._run.interrupt is not None or isinstance(error, TriageSuspendedError)
+        outside = self._run.interrupt is not None or isinstance(error, errors.TriageSuspendedError)
         if outside or self._session.failed_with(error):
             raise error
 
@@ -434,9 +399,9 @@ class PlanAttempt:
     async def _select(self) -> None:
         registry, selector = self._setup.registry, self._setup.selector
         if selector is None:
-            self._add(CapabilitiesSelected, names=registry.names)
+            self._add(events.CapabilitiesSelected, names=registry.names)
             return
-        request = SelectionRequest(
+        request = capabilities.SelectionRequest(
             task=self._task,
             capabilities=registry.manifest(),
             feedback=feedback((), self.state, registry),
@@ -447,7 +412,7 @@ class PlanAttempt:
         if isinstance(answer, list | tuple) and all(isinstance(name, str) for name in answer):
             unknown = [name for name in answer if name not in registry]
             if not unknown:
-                self._add(CapabilitiesSelected, names=registry.subset(answer).names)
+                self._add(events.CapabilitiesSelected, names=registry.subset(answer).names)
                 return
             fault = f"selected what does not exist: {', '.join(map(quoted, unknown[:10]))}"
             kind, cause = FailureType.WRONG_TOOL_CALLED, Cause.UNKNOWN_TOOL
@@ -468,7 +433,7 @@ class PlanAttempt:
         state, registry = self.state, self._setup.registry
         names = self._setup.active(state)
         active = registry if names is None else registry.subset(names)
-        request = PlanRequest(
+        request = capabilities.PlanRequest(
             task=self._task,
             capabilities=active.manifest(),
             results=state.context(registry),
@@ -490,7 +455,7 @@ class PlanAttempt:
             return await record_call(self._run, tool, (request,), {})
         except Exception as error:
             self._raise_unroutable(error)
-            diagnosis = diagnosed(self._captured(error), f"the {target}")
+            diagnosis = capabilities.diagnosed(self._captured(error), f"the {target}")
             raise self._failed(target, diagnosis, error) from error
 
     def _validated(self, answer: Any) -> Validation:
@@ -504,7 +469,7 @@ class PlanAttempt:
             if target is Target.APPROVER and self._setup.approval.mode != ApprovalMode.OFF:
                 diagnosis = found.diagnosis()
                 info = self._captured(error)
-                self._add(PlanFailed, target=target, diagnosis=diagnosis, error=info)
+                self._add(events.PlanFailed, target=target, diagnosis=diagnosis, error=info)
                 return
             raise self._failed(target, found.diagnosis(), error) from error
         for fix in found.fixes:
@@ -512,7 +477,7 @@ class PlanAttempt:
         version = self.state.version + 1
         plan = dataclasses_replace(found.plan, version=version)
         subject = subject_of(self.state.run_id, "plan", plan)
-        self._add(PlanMade, plan=plan.to_json(), version=version, subject=subject)
+        self._add(events.PlanMade, plan=plan.to_json(), version=version, subject=subject)
         self._adopted = self.state.plan
 
     # Approval -------------------------------------------------------------------------------------
@@ -540,7 +505,7 @@ class PlanAttempt:
         if self._setup.approval.expires_s is not None:
             expires = await time_of(self._session.config) + self._setup.approval.expires_s
         asked = {"kind": request.kind, "subject": request.subject, "question": request.question}
-        self._add(ApprovalAsked, **asked, payload=request.payload, expires=expires)
+        self._add(events.ApprovalAsked, **asked, payload=request.payload, expires=expires)
         message = "The work waits until somebody approves what is planned."
         severity = Severity.CRITICAL
         waiting = _diagnosis("approval", message, request.question, severity=severity, rule=ASKED)
@@ -563,13 +528,13 @@ class PlanAttempt:
             return
         fields = given._asdict()
         del fields["id"], fields["run_id"]
-        self._add(ApprovalGiven, **fields)
+        self._add(events.ApprovalGiven, **fields)
 
-    def _answer_by_action(self, asked: ApprovalAsked) -> dict[str, Any] | None:
+    def _answer_by_action(self, asked: events.ApprovalAsked) -> dict[str, Any] | None:
         """Read the answer from the action of a resume, as an agent around this run passes it on."""
         later = self._session.events[asked.seq + 1 :]
         request = ApprovalRequest("", asked.run_id, asked.kind, asked.subject)
-        match next((event.action for event in later if isinstance(event, RunResumed)), None):
+        match next((event.action for event in later if isinstance(event, events.RunResumed)), None):
             case Retry(inject=inject) if not inject:
                 return request.answer("approved")._asdict()
             case Replan(hint=hint):
@@ -586,7 +551,7 @@ class PlanAttempt:
         details = action.hint or "a person refused a call"
         message, kind = "A step was not allowed.", FailureType.UNKNOWN
         diagnosis = _diagnosis("rejected", message, details, kind=kind, hint=action.hint)
-        self._add(PlanFailed, target=Target.STEP, diagnosis=diagnosis, step=state.step)
+        self._add(events.PlanFailed, target=Target.STEP, diagnosis=diagnosis, step=state.step)
 
     # Steps ----------------------------------------------------------------------------------------
 
@@ -608,7 +573,7 @@ class PlanAttempt:
             raise self._failed(Target.STEP, unbegun, None, key)
         try:
             call = await self._call(step, known)
-        except AttemptInterrupted as error:
+        except errors.AttemptInterrupted as error:
             self._note_question(key, error)
             raise
         except Exception as error:
@@ -619,7 +584,7 @@ class PlanAttempt:
             raise self._failed(Target.STEP, diagnosis, error, key) from error
         if self._setup.judge is not None and step.success_criteria.strip():
             await self._judge(self._setup.judge, step, known, call)
-        self._add(PlanStepMoved, step=key, status="done", detail=call)
+        self._add(events.PlanStepMoved, step=key, status="done", detail=call)
 
     def _carry_calls(self) -> None:
         """Count the calls of the plan's done steps as met, so that nobody is asked about them again."""
@@ -634,12 +599,12 @@ class PlanAttempt:
     async def _call(self, step: PlannedStep, known: Known) -> str:
         """Call the capability of a step; returns the key of the call. Raises what the capability raises."""
         results = {key: await self._result(key) for _, key in step.inputs}
-        given = arguments(step, known.takes, results, self._task)
+        given = capabilities.arguments(step, known.takes, results, self._task)
         tool = _by_origin_if_inexact(known, step, given, self.state)
         self._results[step.context_key] = await record_call(self._run, tool, known.owner, given)
         prefix = f"{known.tool.name}:"
         for event in reversed(self._session.events):
-            if isinstance(event, CallFinished) and event.key.startswith(prefix):
+            if isinstance(event, events.CallFinished) and event.key.startswith(prefix):
                 return event.key
         return ""
 
@@ -651,11 +616,11 @@ class PlanAttempt:
         known = self._setup.known.get(done.step.capability.casefold())
         call = self._session.state.calls.get(done.call)
         if call is None:
-            raise UsageError(f"the result of {quoted(key)} is not in the journal")
+            raise errors.UsageError(f"the result of {quoted(key)} is not in the journal")
         tool = _unregistered(done.step.capability) if known is None else known.tool
         try:
             self._results[key] = restored(tool, call, self._session.live)
-        except ResultLost:
+        except errors.ResultLost:
             if known is None or not known.capability.repeatable:
                 raise
             await self._call(done.step, known)
@@ -670,7 +635,7 @@ class PlanAttempt:
             met, why = await record_call(self._run, judge, args, {})
         except Exception as error:
             self._raise_unroutable(error)
-            diagnosis = diagnosed(self._captured(error), "the judge of a step")
+            diagnosis = capabilities.diagnosed(self._captured(error), "the judge of a step")
             raise self._failed(Target.STEP, diagnosis, error, key) from error
         if not met:
             doubt = not known.capability.repeatable
@@ -694,6 +659,11 @@ class PlanAttempt:
         info = self._captured(error) if began else None
         doubt = question.doubt
         self._add(
-            PlanFailed, target=Target.STEP, diagnosis=diagnosis, step=key, error=info, doubt=doubt
+            events.PlanFailed,
+            target=Target.STEP,
+            diagnosis=diagnosis,
+            step=key,
+            error=info,
+            doubt=doubt,
         )
-        self._add(PlanRouted, **route(self.state, self._setup.limits).recorded)
+        self._add(events.PlanRouted, **route(self.state, self._setup.limits).recorded)

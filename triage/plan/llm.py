@@ -9,20 +9,16 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import anyio
 
-from triage.classifiers import PROSE, Asked, Unusable, endpoint_of, provider_of
-from triage.core import (
-    ModelCallFailed,
-    PolicyRefused,
-    Usage,
-    capture,
-    check_count,
-    check_number,
-    misuse,
-    plain,
-    redact,
-)
+from triage.classifiers.llm_clients import PROSE, Asked, Unusable, endpoint_of, provider_of
 from triage.core.asking import in_worker
-from triage.engine import current, record_call
+from triage.core.capture import capture
+from triage.core.errors import check_count, check_number, misuse
+from triage.core.faults import ModelCallFailed, PolicyRefused
+from triage.core.json_values import plain
+from triage.core.redaction import redact
+from triage.core.steps import Usage
+from triage.engine.calls import record_call
+from triage.engine.run import current
 
 from .capabilities import PlanRequest, SelectionRequest, asked
 from .execution import StepOutcome

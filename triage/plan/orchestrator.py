@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 import anyio
 import msgspec
 
-from triage.core import (
+from triage.core.environment import Environment
+from triage.core.errors import TriageError, TriageSuspendedError, UnknownRun, UsageError, misuse
+from triage.core.events import (
     ApprovalAsked,
     ApprovalGiven,
     CapabilitiesSelected,
-    Environment,
     Event,
-    Observer,
     PlanFailed,
     PlanMade,
     PlanRouted,
@@ -26,29 +26,18 @@ from triage.core import (
     RunRecovered,
     RunStarted,
     RunSuspended,
-    TriageError,
-    TriageSuspendedError,
-    UnknownRun,
-    UsageError,
-    fold,
-    misuse,
 )
-from triage.engine import (
-    Agent,
-    CapabilityFacts,
-    Checks,
-    CounterFacts,
-    Durability,
-    ErrorReporter,
-    Facts,
-    Recovered,
-    Report,
-    Run,
-    StepFacts,
-    report_of,
-)
-from triage.stores import Store
-from triage.strategies import Backoff, Limits
+from triage.core.observers import Observer
+from triage.core.state import fold
+from triage.engine.agent import Agent
+from triage.engine.calls import Run
+from triage.engine.config import Checks, Durability
+from triage.engine.facts import CapabilityFacts, CounterFacts, Facts, StepFacts
+from triage.engine.report import ErrorReporter, Report, report_of
+from triage.engine.resume import Recovered
+from triage.stores.base import Store
+from triage.strategies.limits import Limits
+from triage.strategies.ready_made import Backoff
 
 from .answers import OFF, Approval, answer_in, asked_in, carried, read_answer, request_in
 from .approval import ApprovalAnswer, ApprovalMode, ApprovalRequest

@@ -11,16 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from triage.core import (
-    StoreError,
-    UsageError,
-    check_count,
-    closest,
-    exact,
-    misuse,
-    redact,
-    refuse_constant,
-)
+from triage.core.errors import StoreError, UsageError, check_count, closest, misuse
+from triage.core.json_values import exact, refuse_constant
+from triage.core.redaction import redact
 
 FORMAT = 1
 """Version of the JSON form of a plan."""

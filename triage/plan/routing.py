@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, assert_never
 
-from triage.core import (
+from triage.core.errors import UsageError, check_count, check_number, misuse
+from triage.core.events import (
     ApprovalAsked,
     ApprovalGiven,
     CapabilitiesSelected,
@@ -17,13 +18,9 @@ from triage.core import (
     PlanRouted,
     PlanStepMoved,
     RunStarted,
-    Severity,
-    UsageError,
-    check_count,
-    check_number,
-    misuse,
 )
-from triage.strategies import Backoff, Preset
+from triage.core.taxonomy import Severity
+from triage.strategies.ready_made import Backoff, Preset
 
 from .approval import ApprovalRequest, subject_of
 from .capabilities import Registry, output_of

@@ -7,28 +7,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from triage.core import (
-    Cause,
-    Diagnosis,
-    Evidence,
-    FailureType,
-    Severity,
-    check_count,
-    closest,
-    misuse,
-)
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.errors import check_count, closest, misuse
+from triage.core.taxonomy import Cause, FailureType, Severity
 
 from .capabilities import Capability, Registry, misfits, output_of, takes
-from .plans import (
-    ExecutionPlan,
-    Fault,
-    Input,
-    PlannedStep,
-    quoted,
-    read,
-    shortened,
-    suggested,
-)
+from .plans import ExecutionPlan, Fault, Input, PlannedStep, quoted, read, shortened, suggested
 from .routing import LIMITS, PlanLimits, PlanState, Target
 
 
