@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from triage.core import UsageError
+from triage.core.errors import UsageError
 
 from .database import AGENT, TASK, Db, log
 from .model import AgentRecord, Incident, TaskRecord, UnknownIncident

@@ -14,41 +14,15 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from triage.core import (
-    FailureType,
-    Level,
-    Severity,
-    StoreCorrupt,
-    StoreError,
-    StoreTooNew,
-    TriageError,
-    UsageError,
-)
-from triage.stores import (
-    Call,
-    Lane,
-    MemoryStore,
-    PostgresStore,
-    SQLiteStore,
-    Store,
-    ThreadedStore,
-    stop_with,
-    together,
-    translated,
-)
+from triage.core.errors import StoreCorrupt, StoreError, StoreTooNew, TriageError, UsageError
+from triage.core.taxonomy import FailureType, Level, Severity
+from triage.stores.base import Store
+from triage.stores.memory import MemoryStore
+from triage.stores.postgres import PostgresStore
+from triage.stores.sqlite import SQLiteStore, translated
+from triage.stores.writer import Call, Lane, ThreadedStore, stop_with, together
 
-from .model import (
-    CLOSED,
-    AgentRecord,
-    Incident,
-    IncidentBusy,
-    Message,
-    RecoveryStrategy,
-    Status,
-    TaskRecord,
-    UnknownIncident,
-    iso,
-)
+from . import model
 
 # The tables, beside those of the runs.
 
@@ -57,7 +31,7 @@ def _words(words: object) -> str:
     return ", ".join(f"'{word}'" for word in words)  # type: ignore[attr-defined] # enums and sets
 
 
-_CLOSED = _words(sorted(CLOSED))
+_CLOSED = _words(sorted(model.CLOSED))
 
 # {id}, {real}, {text} and {big} differ between the dialects.
 TABLES: tuple[str, ...] = (
@@ -87,8 +61,8 @@ TABLES: tuple[str, ...] = (
         level {{text}} NOT NULL CHECK (level IN ({_words(Level)})),
         retryable {{big}} NOT NULL CHECK (retryable IN (0, 1)),
         action {{text}} NOT NULL,
-        strategy {{text}} NOT NULL CHECK (strategy IN ({_words(RecoveryStrategy)})),
-        status {{text}} NOT NULL CHECK (status IN ({_words(Status)})),
+        strategy {{text}} NOT NULL CHECK (strategy IN ({_words(model.RecoveryStrategy)})),
+        status {{text}} NOT NULL CHECK (status IN ({_words(model.Status)})),
         attempt {{big}} NOT NULL DEFAULT 0 CHECK (attempt >= 0),
         max_retries {{big}} NOT NULL CHECK (max_retries >= 0),
         retry_after_s {{real}},
@@ -676,15 +650,15 @@ def _unlocked(db: Db) -> Generator[None]:
 
 # Rows: read as values, written by compare-and-set.
 
-INCIDENT = ", ".join(Incident._fields)
-AGENT = ", ".join(AgentRecord._fields)
-TASK = ", ".join(TaskRecord._fields)
-MESSAGE = ", ".join(Message._fields)
+INCIDENT = ", ".join(model.Incident._fields)
+AGENT = ", ".join(model.AgentRecord._fields)
+TASK = ", ".join(model.TaskRecord._fields)
+MESSAGE = ", ".join(model.Message._fields)
 LOG = "id, incident, at, verb, actor, status, attempt, text"
 
 # Only our own field names get into statements; values are bound.
 _BY_ID = f"SELECT {INCIDENT} FROM incidents WHERE id = :id"
-_FIELDS = [name for name in Incident._fields if name != "id"]
+_FIELDS = [name for name in model.Incident._fields if name != "id"]
 _INSERT = (
     f"INSERT INTO incidents ({', '.join(_FIELDS)}) "
     f"VALUES ({', '.join(f':{name}' for name in _FIELDS)})"
@@ -697,24 +671,24 @@ INSERT INTO messages (incident, role, level, kind, key, text, body, created_at, 
 VALUES (:incident, :role, :level, :kind, :key, :text, :body, :now, :now) ON CONFLICT (key) DO NOTHING"""
 
 
-def incident_of(row: tuple[Any, ...]) -> Incident:
+def incident_of(row: tuple[Any, ...]) -> model.Incident:
     """An incident from its columns. Raises StoreCorrupt for an invalid row."""
-    raw = Incident._make(row)
+    raw = model.Incident._make(row)
     try:
         return raw._replace(
             failure_type=FailureType(raw.failure_type),
             severity=Severity(raw.severity),
             level=Level(raw.level),
             retryable=bool(raw.retryable),
-            strategy=RecoveryStrategy(raw.strategy),
-            status=Status(raw.status),
+            strategy=model.RecoveryStrategy(raw.strategy),
+            status=model.Status(raw.status),
             files=tuple(json.loads(str(raw.files))),
         )
     except (ValueError, TypeError) as error:
         raise StoreCorrupt(f"incident {raw.id} is damaged: {error}") from error
 
 
-def _columns(incident: Incident) -> dict[str, Any]:
+def _columns(incident: model.Incident) -> dict[str, Any]:
     values = incident._asdict()
     values["files"] = json.dumps(incident.files)
     values["retryable"] = int(incident.retryable)
@@ -723,28 +697,30 @@ def _columns(incident: Incident) -> dict[str, Any]:
     return values
 
 
-def load(db: Db, number: int) -> Incident:
+def load(db: Db, number: int) -> model.Incident:
     """The incident with this number. Raises UnknownIncident."""
     row = db.one(_BY_ID, {"id": number})
     if row is None:
-        raise UnknownIncident(f"the store knows no incident err-{number:03d}")
+        raise model.UnknownIncident(f"the store knows no incident err-{number:03d}")
     return incident_of(row)
 
 
-def find(db: Db, where: str, values: dict[str, Any], *, order: str, limit: int) -> list[Incident]:
+def find(
+    db: Db, where: str, values: dict[str, Any], *, order: str, limit: int
+) -> list[model.Incident]:
     """The incidents for which a condition holds, in order."""
     statement = f"SELECT {INCIDENT} FROM incidents WHERE {where} ORDER BY {order} LIMIT :most"
     return [incident_of(row) for row in db.rows(statement, {**values, "most": limit})]
 
 
-def insert(db: Db, incident: Incident) -> Incident:
+def insert(db: Db, incident: model.Incident) -> model.Incident:
     values = _columns(incident)
     db.run(_INSERT, values)
     found = db.one(_LAST, {"fingerprint": incident.fingerprint})
     return incident._replace(id=int((found or (0,))[0]))
 
 
-def save(db: Db, before: Incident, after: Incident) -> Incident:
+def save(db: Db, before: model.Incident, after: model.Incident) -> model.Incident:
     """Write the changes of a move. Raises IncidentBusy if somebody else has changed the row."""
     old, new = _columns(before), _columns(after)
     changed = [name for name in _FIELDS if old[name] != new[name]]
@@ -754,11 +730,15 @@ def save(db: Db, before: Incident, after: Incident) -> Incident:
     statement = f"UPDATE incidents SET {sets} WHERE id = :id AND version = :before"
     values = {name: new[name] for name in changed}
     if not db.run(statement, {**values, "id": before.id, "before": before.version}):
-        raise IncidentBusy(f"{before.error_id} was changed by somebody else meanwhile; look again")
+        raise model.IncidentBusy(
+            f"{before.error_id} was changed by somebody else meanwhile; look again"
+        )
     return after
 
 
-def log(db: Db, verb: str, actor: str, text: str = "", incident: Incident | None = None) -> None:
+def log(
+    db: Db, verb: str, actor: str, text: str = "", incident: model.Incident | None = None
+) -> None:
     values = {
         "incident": None if incident is None else incident.id,
         "at": db.now,
@@ -772,7 +752,7 @@ def log(db: Db, verb: str, actor: str, text: str = "", incident: Incident | None
 
 
 def enqueue(
-    db: Db, incident: Incident, roles: Iterable[str], kind: str, text: str, mark: object
+    db: Db, incident: model.Incident, roles: Iterable[str], kind: str, text: str, mark: object
 ) -> int:
     """Put a message to each role into the outbox; returns how many were new.
 
@@ -795,7 +775,7 @@ def enqueue(
     return count
 
 
-def message_body(incident: Incident, kind: str, text: str) -> dict[str, Any]:
+def message_body(incident: model.Incident, kind: str, text: str) -> dict[str, Any]:
     return {
         "kind": kind,
         "text": text,
@@ -813,10 +793,10 @@ def message_body(incident: Incident, kind: str, text: str) -> dict[str, Any]:
         "files_affected": list(incident.files),
         "occurrences": incident.occurrences,
         "attempt": incident.attempt,
-        "timestamp": iso(incident.last_seen),
+        "timestamp": model.iso(incident.last_seen),
     }
 
 
-def message_of(row: tuple[Any, ...]) -> Message:
-    raw = Message._make(row)
+def message_of(row: tuple[Any, ...]) -> model.Message:
+    raw = model.Message._make(row)
     return raw._replace(level=Level(raw.level), body=json.loads(str(raw.body)))

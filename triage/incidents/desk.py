@@ -14,68 +14,23 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.lowlevel
 
-from triage.classifiers import Classifier
-from triage.core import (
-    SYSTEM,
-    Environment,
-    Event,
-    Redactor,
-    StoreError,
-    UsageError,
-    capture,
-    check_count,
-    check_number,
-    check_word,
-    logger,
-    misuse,
-    nearest,
-)
-from triage.stores import MemoryStore, Store, open_store
+from triage.classifiers.base import Classifier
+from triage.core import errors
+from triage.core.capture import capture
+from triage.core.environment import SYSTEM, Environment
+from triage.core.events import Event
+from triage.core.observers import logger
+from triage.core.redaction import Redactor
+from triage.stores.base import Store
+from triage.stores.memory import MemoryStore
+from triage.stores.opening import open_store
 
-from . import agents, handling
+from . import agents, detection, handling, model
 from . import database as rows
 from . import notifications as outbox
 from .database import Db, lanes_of
-from .detection import (
-    RUNS,
-    TAIL,
-    FoundRun,
-    Judge,
-    Rules,
-    is_known,
-    of_journal,
-    of_listing,
-    of_runs,
-    own_tables,
-    see,
-    see_all,
-)
 from .handling import action_of, call, error_line, message_for, run_hook
 from .lifecycle import Lifecycle
-from .model import (
-    CLOSED,
-    MAX_FILES,
-    AgentRecord,
-    Hooks,
-    Incident,
-    IncidentError,
-    LogEntry,
-    Message,
-    NotificationPolicy,
-    OutcomeLost,
-    RecoveryStrategy,
-    Retries,
-    Sighting,
-    Status,
-    TaskRecord,
-    Threshold,
-    Watch,
-    check_id,
-    expect,
-    iso,
-    number_of,
-    paths_of,
-)
 from .notifications import LogSink, Sink
 
 T = TypeVar("T")
@@ -96,7 +51,7 @@ _NEEDS = {
     "escalate": ("ERROR_ID", "ESCALATION_LEVEL"),
 }
 _ALWAYS = ("ACTION", "ERROR_THRESHOLD", "RETRY_MAX", "ORCHESTRATOR_INSTANCE_ID")
-OUTCOMES = tuple(sorted(str(status) for status in CLOSED))
+OUTCOMES = tuple(sorted(str(status) for status in model.CLOSED))
 
 
 class IncidentDesk:
@@ -121,12 +76,12 @@ class IncidentDesk:
         store: Store | str | None = None,
         *,
         owner: str | None = None,
-        hooks: Hooks | None = None,
+        hooks: model.Hooks | None = None,
         sources: Sequence[Lifecycle] = (),
-        threshold: Threshold | None = None,
-        retries: Retries | None = None,
-        watch: Watch | None = None,
-        notifications: NotificationPolicy | None = None,
+        threshold: model.Threshold | None = None,
+        retries: model.Retries | None = None,
+        watch: model.Watch | None = None,
+        notifications: model.NotificationPolicy | None = None,
         sinks: Mapping[str, Sink] | None = None,
         classifier: Classifier | None = None,
         redactor: Redactor | None = None,
@@ -136,30 +91,32 @@ class IncidentDesk:
         self._store = open_store(store)
         # The store's own clock, by which the leases of runs end, unless another one is given.
         self._lanes = lanes_of(self._store, None if environment is None else environment.time)
-        self._hooks = Hooks() if hooks is None else hooks
-        self._watch = Watch() if watch is None else watch
+        self._hooks = model.Hooks() if hooks is None else hooks
+        self._watch = model.Watch() if watch is None else watch
         self._sources = _sources(sources)
         if owner is None:
             owner = f"desk-{self._env.new_id()[:12]}"
-        self._rules = Rules(
-            owner=check_id("IncidentDesk.owner", owner),
-            threshold=Threshold() if threshold is None else threshold,
-            retries=Retries() if retries is None else retries,
-            notifications=NotificationPolicy() if notifications is None else notifications,
+        self._rules = detection.Rules(
+            owner=model.check_id("IncidentDesk.owner", owner),
+            threshold=model.Threshold() if threshold is None else threshold,
+            retries=model.Retries() if retries is None else retries,
+            notifications=model.NotificationPolicy() if notifications is None else notifications,
         )
         self._sinks = _sinks(sinks)
         self._retry_max: int | None = None
-        self._judge = Judge(
+        self._judge = detection.Judge(
             classifier=_classifier(classifier),
             redactor=Redactor() if redactor is None else redactor,
             retries=self._rules.retries,
         )
-        expect("IncidentDesk.hooks", self._hooks, Hooks)
-        expect("IncidentDesk.watch", self._watch, Watch)
-        expect("IncidentDesk.threshold", self._rules.threshold, Threshold)
-        expect("IncidentDesk.retries", self._rules.retries, Retries)
-        expect("IncidentDesk.notifications", self._rules.notifications, NotificationPolicy)
-        expect("IncidentDesk.redactor", self._judge.redactor, Redactor)
+        model.expect("IncidentDesk.hooks", self._hooks, model.Hooks)
+        model.expect("IncidentDesk.watch", self._watch, model.Watch)
+        model.expect("IncidentDesk.threshold", self._rules.threshold, model.Threshold)
+        model.expect("IncidentDesk.retries", self._rules.retries, model.Retries)
+        model.expect(
+            "IncidentDesk.notifications", self._rules.notifications, model.NotificationPolicy
+        )
+        model.expect("IncidentDesk.redactor", self._judge.redactor, Redactor)
 
     def __repr__(self) -> str:
         return f"<IncidentDesk {self._rules.owner} on {self._store!r}>"
@@ -189,11 +146,11 @@ class IncidentDesk:
         beginning, for rows that were written very late. limit: list only the newest; `errors_found`
         counts all.
         """
-        check_count("limit", limit, 1)
+        errors.check_count("limit", limit, 1)
         while await self.look(full=full):
             continue
 
-        def unhandled(db: Db) -> tuple[int, list[Incident]]:
+        def unhandled(db: Db) -> tuple[int, list[model.Incident]]:
             row = db.one("SELECT count(*) FROM incidents WHERE status = 'detected'")
             order = "last_seen DESC, id DESC"
             found = rows.find(db, "status = 'detected'", {}, order=order, limit=limit)
@@ -212,7 +169,7 @@ class IncidentDesk:
                     "error_message": one.message,
                     "severity": str(one.level),
                     "retryable": one.retryable,
-                    "timestamp": iso(one.first_seen),
+                    "timestamp": model.iso(one.first_seen),
                 }
                 for one in incidents
             ],
@@ -224,7 +181,7 @@ class IncidentDesk:
         Returns the JSON of the operation. `success` is False, with the key `error`, if a hook failed.
         What is tried later has the time of it in `details.next_attempt`.
         """
-        begun, outcome = await self._carried_out(number_of(error_id), None, None)
+        begun, outcome = await self._carried_out(model.number_of(error_id), None, None)
         error = "" if outcome is None or outcome.ok else outcome.error
         one = begun.incident
         due = one.next_attempt_at if begun.plan.kind == "wait" else None
@@ -241,12 +198,12 @@ class IncidentDesk:
                 "retry_attempt": one.attempt + (due is not None),
                 "max_retries": one.max_retries,
                 "message_sent": begun.told > 0,
-                "timestamp": iso(await self._now()),
+                "timestamp": model.iso(await self._now()),
             },
         }
         if due is not None:
-            answer["details"]["next_attempt"] = iso(due)
-        if begun.plan.strategy is RecoveryStrategy.FALLBACK:
+            answer["details"]["next_attempt"] = model.iso(due)
+        if begun.plan.strategy is model.RecoveryStrategy.FALLBACK:
             answer["details"]["suggested_alternative"] = one.alternative
         return {**answer, "error": error} if error else answer
 
@@ -257,12 +214,12 @@ class IncidentDesk:
         ordered it, for the log. Raises UsageError if no hook carries it out, and UnknownIncident if the
         task has no open incident.
         """
-        task = check_id("task", task)
-        check_word("strategy", strategy, tuple(map(str, RecoveryStrategy)))
-        chosen = RecoveryStrategy(strategy)
-        free = (RecoveryStrategy.MANUAL, RecoveryStrategy.FALLBACK)
+        task = model.check_id("task", task)
+        errors.check_word("strategy", strategy, tuple(map(str, model.RecoveryStrategy)))
+        chosen = model.RecoveryStrategy(strategy)
+        free = (model.RecoveryStrategy.MANUAL, model.RecoveryStrategy.FALLBACK)
         if chosen not in free and self._hooks.of(chosen) is None:
-            raise misuse(
+            raise errors.misuse(
                 "strategy", strategy, "one that a hook carries out", f"give Hooks({chosen}=…)"
             )
         number = await self._lanes.read(lambda db: handling.number_of_task(db, task))
@@ -274,15 +231,15 @@ class IncidentDesk:
             "task_id": task,
             "recovery_strategy": str(chosen),
             "new_agent_id": None if outcome is None else outcome.new_agent_id,
-            "recovery_timestamp": iso(await self._now()),
+            "recovery_timestamp": model.iso(await self._now()),
             "message": f"Recovery failed: {error}" if error else handling.DONE[chosen],
         }
 
     async def escalate(self, error_id: str, level: str, *, by: str | None = None) -> dict[str, Any]:
         """Hand an incident to a role, with a message in the same commit. level: a known role."""
-        number = number_of(error_id)
-        check_word("level", level, self.levels)
-        who = self.owner if by is None else check_id("by", by)
+        number = model.number_of(error_id)
+        errors.check_word("level", level, self.levels)
+        who = self.owner if by is None else model.check_id("by", by)
         one, told = await self._lanes.write(
             lambda db: handling.escalate_by_order(db, self._rules, number, level, who)
         )
@@ -298,13 +255,13 @@ class IncidentDesk:
                 "severity": str(one.level),
                 "files_affected": list(one.files),
                 "message_sent": told > 0,
-                "timestamp": iso(await self._now()),
+                "timestamp": model.iso(await self._now()),
             },
         }
 
     async def acknowledge(self, error_id: str, *, by: str, note: str = "") -> dict[str, Any]:
         """Record that somebody has the incident; no further role is told."""
-        number, who, text = number_of(error_id), check_id("by", by), self._note(note)
+        number, who, text = model.number_of(error_id), model.check_id("by", by), self._note(note)
         incident = await self._lanes.write(lambda db: handling.acknowledge(db, number, who, text))
         return await self._status_answer("acknowledge", incident)
 
@@ -312,8 +269,8 @@ class IncidentDesk:
         self, error_id: str, *, by: str, outcome: str = "recovered", note: str = ""
     ) -> dict[str, Any]:
         """Close an incident. outcome: `recovered`, `failed` or `ignored`."""
-        number, who, text = number_of(error_id), check_id("by", by), self._note(note)
-        check_word("outcome", outcome, OUTCOMES)
+        number, who, text = model.number_of(error_id), model.check_id("by", by), self._note(note)
+        errors.check_word("outcome", outcome, OUTCOMES)
         incident = await self._lanes.write(
             lambda db: handling.close(db, number, outcome, who, text)
         )
@@ -321,7 +278,7 @@ class IncidentDesk:
 
     async def note(self, error_id: str, text: str, *, by: str) -> dict[str, Any]:
         """Write a note into the log of an incident, open or closed."""
-        number, who, said = number_of(error_id), check_id("by", by), self._note(text)
+        number, who, said = model.number_of(error_id), model.check_id("by", by), self._note(text)
         incident = await self._lanes.write(lambda db: handling.note(db, number, who, said))
         return await self._status_answer("note", incident)
 
@@ -334,20 +291,24 @@ class IncidentDesk:
         Raises UsageError for a parameter that is missing, unknown to the action, or invalid.
         """
         if not isinstance(parameters, Mapping):
-            raise misuse("parameters", parameters, "a mapping")
+            raise errors.misuse("parameters", parameters, "a mapping")
         action = parameters.get("ACTION")
-        check_word("ACTION", action, tuple(_NEEDS))
+        errors.check_word("ACTION", action, tuple(_NEEDS))
         needs = _NEEDS[str(action)]
         for name in needs:
             if name not in parameters:
-                raise UsageError(f"{action} needs the parameter {name}")
+                raise errors.UsageError(f"{action} needs the parameter {name}")
         for name in parameters:
             if name not in (*_ALWAYS, *needs):
-                guess = nearest(str(name), (*_ALWAYS, *needs))
-                raise UsageError(f"{action} knows no parameter {name!r}{guess and f'; {guess}'}")
+                guess = errors.nearest(str(name), (*_ALWAYS, *needs))
+                raise errors.UsageError(
+                    f"{action} knows no parameter {name!r}{guess and f'; {guess}'}"
+                )
         owner = parameters.get("ORCHESTRATOR_INSTANCE_ID", self.owner)
         if owner != self.owner:
-            raise misuse("ORCHESTRATOR_INSTANCE_ID", owner, f"the desk's owner, {self.owner}")
+            raise errors.misuse(
+                "ORCHESTRATOR_INSTANCE_ID", owner, f"the desk's owner, {self.owner}"
+            )
         desk = self.limited(parameters.get("ERROR_THRESHOLD"), parameters.get("RETRY_MAX"))
         operations: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
             "detect": desk.detect,
@@ -367,10 +328,10 @@ class IncidentDesk:
         """
         rules, judge = self._rules, self._judge
         if error_threshold is not None:
-            check_count("ERROR_THRESHOLD", error_threshold, 1)
+            errors.check_count("ERROR_THRESHOLD", error_threshold, 1)
             rules = rules._replace(threshold=replace(rules.threshold, errors=error_threshold))
         if retry_max is not None:
-            check_count("RETRY_MAX", retry_max, 0)
+            errors.check_count("RETRY_MAX", retry_max, 0)
             by_cause = {cause: min(n, retry_max) for cause, n in rules.retries.by_cause.items()}
             retries = replace(rules.retries, most=retry_max, by_cause=by_cause)
             rules, judge = rules._replace(retries=retries), judge._replace(retries=retries)
@@ -393,7 +354,7 @@ class IncidentDesk:
         stack_trace: str | None = None,
         files: Iterable[str] = (),
         key: str | None = None,
-    ) -> Incident:
+    ) -> model.Incident:
         """Report a failure of another system; returns its incident.
 
         message: what went wrong; optional with `error`, an exception. agent_id, agent_type, task_id,
@@ -404,22 +365,22 @@ class IncidentDesk:
         Raises UsageError for an empty or malformed report.
         """
         if not isinstance(message, str):
-            raise misuse("report.message", message, "text")
+            raise errors.misuse("report.message", message, "text")
         if error is not None and not isinstance(error, BaseException):
-            raise misuse("report.error", error, "an exception or None")
+            raise errors.misuse("report.error", error, "an exception or None")
         if not message.strip() and error is None:
-            raise UsageError("report.message must say what went wrong, or give error=")
+            raise errors.UsageError("report.message must say what went wrong, or give error=")
         if not isinstance(agent_type, str):
-            raise misuse("report.agent_type", agent_type, "text")
+            raise errors.misuse("report.agent_type", agent_type, "text")
         for name, value in (("agent_id", agent_id), ("task_id", task_id), ("run_id", run_id)):
             if value is not None:
-                check_id(f"report.{name}", value)
+                model.check_id(f"report.{name}", value)
         if stack_trace is not None and not isinstance(stack_trace, str):
-            raise misuse("report.stack_trace", stack_trace, "text or None")
+            raise errors.misuse("report.stack_trace", stack_trace, "text or None")
         info = None if error is None else capture(error)
-        sighting = Sighting(
+        sighting = model.Sighting(
             source="reports",
-            key=self._env.new_token() if key is None else check_id("report.key", key),
+            key=self._env.new_token() if key is None else model.check_id("report.key", key),
             message=message.strip() or str(info),
             agent_id=agent_id,
             agent_type=agent_type,
@@ -427,11 +388,11 @@ class IncidentDesk:
             run_id=run_id,
             scope=agent_id,
             trace=stack_trace,
-            files=paths_of("report.files", files)[:MAX_FILES],
+            files=model.paths_of("report.files", files)[: model.MAX_FILES],
             diagnosed=info,
         )
 
-        def draft() -> Incident:
+        def draft() -> model.Incident:
             trace = stack_trace
             if error is not None and trace is None:
                 trace = "".join(traceback.format_exception(error))
@@ -439,8 +400,8 @@ class IncidentDesk:
 
         drafted = await anyio.to_thread.run_sync(draft)
 
-        def write(db: Db) -> Incident:
-            incident = see(db, self._rules, sighting, drafted)
+        def write(db: Db) -> model.Incident:
+            incident = detection.see(db, self._rules, sighting, drafted)
             if incident is not None:
                 return incident
             known = "SELECT incident FROM sightings WHERE source = 'reports' AND key = :key"
@@ -459,48 +420,48 @@ class IncidentDesk:
         task_id: str | None = None,
         heartbeat_s: float | None = None,
         replaces: str | None = None,
-    ) -> AgentRecord:
+    ) -> model.AgentRecord:
         """Record that an agent has started; repeating it changes nothing.
 
         heartbeat_s: the agent promises a heartbeat within so many seconds, None for none. replaces: the
         agent it takes the place of. Raises UsageError for an id of another agent.
         """
-        check_id("agent_id", agent_id)
-        check_id("agent_type", agent_type)
+        model.check_id("agent_id", agent_id)
+        model.check_id("agent_type", agent_type)
         if task_id is not None:
-            check_id("task_id", task_id)
+            model.check_id("task_id", task_id)
         if heartbeat_s is not None:
-            check_number("heartbeat_s", heartbeat_s, "seconds", above=True)
+            errors.check_number("heartbeat_s", heartbeat_s, "seconds", above=True)
         return await self._lanes.write(
             lambda db: agents.start(
                 db, agent_id, agent_type, task_id, heartbeat_s, replaces, self.owner
             )
         )
 
-    async def heartbeat(self, agent_id: str) -> AgentRecord:
+    async def heartbeat(self, agent_id: str) -> model.AgentRecord:
         """Record a heartbeat; an agent taken for dead is running again.
 
         Raises UnknownIncident for an unknown agent.
         """
-        check_id("agent_id", agent_id)
+        model.check_id("agent_id", agent_id)
         return await self._lanes.write(lambda db: agents.beat(db, agent_id, self.owner))
 
     async def agent_ended(
         self, agent_id: str, status: str = "done", message: str = ""
-    ) -> AgentRecord:
+    ) -> model.AgentRecord:
         """Record an agent's end. The next look detects `failed`, `killed` and `timeout`."""
-        check_id("agent_id", agent_id)
-        check_word("status", status, ("done", "failed", "killed", "timeout"))
+        model.check_id("agent_id", agent_id)
+        errors.check_word("status", status, ("done", "failed", "killed", "timeout"))
         if not isinstance(message, str):
-            raise misuse("message", message, "text")
+            raise errors.misuse("message", message, "text")
         text = self._judge.text(message.strip())
         return await self._lanes.write(
             lambda db: agents.end(db, agent_id, status, text, self.owner)
         )
 
-    async def agent(self, agent_id: str) -> AgentRecord | None:
+    async def agent(self, agent_id: str) -> model.AgentRecord | None:
         """An agent; None if unknown."""
-        check_id("agent_id", agent_id)
+        model.check_id("agent_id", agent_id)
         return await self._lanes.read(lambda db: agents.agent(db, agent_id))
 
     async def put_task(
@@ -513,27 +474,27 @@ class IncidentDesk:
         estimated_hours: float | None = None,
         timeout_s: float | None = None,
         waits_for: Iterable[str] | None = None,
-    ) -> TaskRecord:
+    ) -> model.TaskRecord:
         """Write a task as it is now. waits_for: other tasks; None keeps them.
 
         Open tasks that wait for each other in a circle are a deadlock, which the next look detects.
         """
-        check_id("task_id", task_id)
-        check_word("status", status, ("open", "done", "failed"))
+        model.check_id("task_id", task_id)
+        errors.check_word("status", status, ("open", "done", "failed"))
         if not isinstance(title, str):
-            raise misuse("title", title, "text")
+            raise errors.misuse("title", title, "text")
         if priority is not None:
-            check_count("priority", priority, 0)
+            errors.check_count("priority", priority, 0)
         if estimated_hours is not None:
-            check_number("estimated_hours", estimated_hours, "hours")
+            errors.check_number("estimated_hours", estimated_hours, "hours")
         if timeout_s is not None:
-            check_number("timeout_s", timeout_s, "seconds", above=True)
+            errors.check_number("timeout_s", timeout_s, "seconds", above=True)
         waits = None
         if waits_for is not None:
             if isinstance(waits_for, str) or not isinstance(waits_for, Iterable):
-                raise misuse("waits_for", waits_for, "a list of ids")
-            waits = tuple(check_id("waits_for item", other) for other in waits_for)
-        record = TaskRecord(
+                raise errors.misuse("waits_for", waits_for, "a list of ids")
+            waits = tuple(model.check_id("waits_for item", other) for other in waits_for)
+        record = model.TaskRecord(
             task_id=task_id,
             title=self._judge.text(title),
             status=status,
@@ -544,17 +505,17 @@ class IncidentDesk:
         await self._lanes.write(lambda db: agents.put_task(db, record, waits))
         return record
 
-    async def task(self, task_id: str) -> TaskRecord | None:
+    async def task(self, task_id: str) -> model.TaskRecord | None:
         """A task; None if unknown."""
-        check_id("task_id", task_id)
+        model.check_id("task_id", task_id)
         return await self._lanes.read(lambda db: agents.task(db, task_id))
 
     # Rounds ---------------------------------------------------------------------------------------
 
     async def look(self, *, full: bool = False, limit: int = 1000) -> int:
         """Read every source once, at most `limit` failures of each; returns how many were new."""
-        check_count("limit", limit, 1)
-        sightings = await self._lanes.read(partial(own_tables, most=limit))
+        errors.check_count("limit", limit, 1)
+        sightings = await self._lanes.read(partial(detection.own_tables, most=limit))
         found = await self._failed_runs(limit, full=full) if self._watch.runs else []
         sightings += [await self._of_run(run) for run in found]
         for source in self._sources:
@@ -565,32 +526,38 @@ class IncidentDesk:
         for start in range(0, len(sightings), AT_ONCE):
             some = sightings[start : start + AT_ONCE]
             drafts = await anyio.to_thread.run_sync(self._judge.drafts, some)
-            new += await self._lanes.write(partial(see_all, rules=self._rules, drafts=drafts))
+            new += await self._lanes.write(
+                partial(detection.see_all, rules=self._rules, drafts=drafts)
+            )
         await self._lanes.write(
             partial(_mark, sources=self._sources, seen=sightings, all_runs=len(found) < limit)
         )
         return new
 
-    async def _failed_runs(self, limit: int, *, full: bool) -> list[FoundRun]:
+    async def _failed_runs(self, limit: int, *, full: bool) -> list[detection.FoundRun]:
         watch = self._watch
         if not isinstance(self._store, MemoryStore):
-            return await self._lanes.read(partial(of_runs, watch=watch, most=limit, full=full))
+            return await self._lanes.read(
+                partial(detection.of_runs, watch=watch, most=limit, full=full)
+            )
         infos = await self._store.runs()
 
-        def unseen(db: Db) -> list[FoundRun]:
-            found = of_listing(infos, watch, db.now)
-            return [run for run in found if not is_known(db, RUNS, run.key)][:limit]
+        def unseen(db: Db) -> list[detection.FoundRun]:
+            found = detection.of_listing(infos, watch, db.now)
+            return [run for run in found if not detection.is_known(db, detection.RUNS, run.key)][
+                :limit
+            ]
 
         return await self._lanes.read(unseen)
 
-    async def _of_run(self, run: FoundRun) -> Sighting:
+    async def _of_run(self, run: detection.FoundRun) -> model.Sighting:
         """The failure of a run, even if its journal cannot be read."""
         events: list[Event] = []
         try:
-            events = await self._store.read(run.run_id, after=max(-1, run.events - TAIL))
-        except StoreError as error:
+            events = await self._store.read(run.run_id, after=max(-1, run.events - detection.TAIL))
+        except errors.StoreError as error:
             logger.warning("incidents: the journal of run %s cannot be read: %s", run.run_id, error)
-        return of_journal(run, events, await self._now())
+        return detection.of_journal(run, events, await self._now())
 
     async def tick(self, *, at_once: int = 10) -> dict[str, int]:
         """Do one round: detect, handle what is due, escalate what nobody acknowledged, deliver.
@@ -598,7 +565,7 @@ class IncidentDesk:
         At most 1,000 failures and messages. at_once: hooks at the same time. Returns the counts; an error
         of a single incident is logged and counted under `failed`.
         """
-        check_count("at_once", at_once, 1)
+        errors.check_count("at_once", at_once, 1)
         limit = 1000
         seen = await self.look(limit=limit)
         counted = {"detected": seen, "handled": 0, "failed": 0}
@@ -614,12 +581,12 @@ class IncidentDesk:
     ) -> None:
         async with limiter:
             try:
-                _, outcome = await self._carried_out(number_of(error_id), None, None)
-            except (StoreError, OutcomeLost) as error:
+                _, outcome = await self._carried_out(model.number_of(error_id), None, None)
+            except (errors.StoreError, model.OutcomeLost) as error:
                 # If the store is gone, the next step of the round raises.
                 logger.warning("incidents: %s could not be handled: %s", error_id, error)
                 counted["failed"] += 1
-            except IncidentError:
+            except model.IncidentError:
                 return  # another desk was faster
             else:
                 counted["handled" if outcome is None or outcome.ok else "failed"] += 1
@@ -629,7 +596,7 @@ class IncidentDesk:
 
         In random order, so that two desks start with different ones.
         """
-        check_count("limit", limit, 1)
+        errors.check_count("limit", limit, 1)
         numbers = await self._lanes.read(partial(handling.due, most=limit))
         return [f"err-{one:03d}" for one in sorted(numbers, key=lambda _: self._env.random())]
 
@@ -639,7 +606,7 @@ class IncidentDesk:
 
     async def deliver(self, *, limit: int = 1000) -> int:
         """Deliver the due messages; returns how many were accepted. Errors of sinks are not raised."""
-        check_count("limit", limit, 1)
+        errors.check_count("limit", limit, 1)
         taken = await self._lanes.write(partial(outbox.take, rules=self._rules, most=limit))
         if not taken:
             return 0
@@ -664,9 +631,9 @@ class IncidentDesk:
 
     async def _one_message(
         self,
-        message: Message,
+        message: model.Message,
         limiter: anyio.CapacityLimiter,
-        unbegun: dict[int, Message],
+        unbegun: dict[int, model.Message],
         ended: list[outbox.Delivery],
     ) -> None:
         sink = self._sinks.get(message.role, self._sinks[ELSE])
@@ -681,27 +648,29 @@ class IncidentDesk:
 
     # Looking --------------------------------------------------------------------------------------
 
-    async def incident(self, error_id: str) -> Incident:
+    async def incident(self, error_id: str) -> model.Incident:
         """One incident."""
-        number = number_of(error_id)
+        number = model.number_of(error_id)
         return await self._lanes.read(lambda db: rows.load(db, number))
 
-    async def incidents(self, status: str | None = None, *, limit: int = 100) -> list[Incident]:
+    async def incidents(
+        self, status: str | None = None, *, limit: int = 100
+    ) -> list[model.Incident]:
         """The incidents of a status, or all open ones; those seen last first."""
-        check_count("limit", limit, 1)
+        errors.check_count("limit", limit, 1)
         where, values = "resolved_at IS NULL", {}
         if status is not None:
-            check_word("status", status, tuple(map(str, Status)))
+            errors.check_word("status", status, tuple(map(str, model.Status)))
             where, values = "status = :status", {"status": status}
         order = "last_seen DESC, id DESC"
         return await self._lanes.read(
             lambda db: rows.find(db, where, values, order=order, limit=limit)
         )
 
-    async def log(self, error_id: str | None = None, *, limit: int = 1000) -> list[LogEntry]:
+    async def log(self, error_id: str | None = None, *, limit: int = 1000) -> list[model.LogEntry]:
         """The log of an incident, or the newest entries of all; oldest first."""
-        check_count("limit", limit, 1)
-        number = None if error_id is None else number_of(error_id)
+        errors.check_count("limit", limit, 1)
+        number = None if error_id is None else model.number_of(error_id)
         where = "" if number is None else "WHERE incident = :id "
         statement = f"SELECT {rows.LOG} FROM incident_log {where}ORDER BY id DESC LIMIT :most"
         values = {"id": number, "most": limit}
@@ -712,16 +681,16 @@ class IncidentDesk:
             return db.rows(statement, values)
 
         found = await self._lanes.read(entries)
-        return [LogEntry._make(row) for row in reversed(found)]
+        return [model.LogEntry._make(row) for row in reversed(found)]
 
     async def messages(
         self, status: str | None = None, *, of: str | None = None, limit: int = 100
-    ) -> list[Message]:
+    ) -> list[model.Message]:
         """Messages, newest first. status: `pending`, `sent` or `failed`. of: an incident."""
-        check_count("limit", limit, 1)
+        errors.check_count("limit", limit, 1)
         if status is not None:
-            check_word("status", status, ("pending", "sent", "failed"))
-        given = {"status": status, "incident": None if of is None else number_of(of)}
+            errors.check_word("status", status, ("pending", "sent", "failed"))
+        given = {"status": status, "incident": None if of is None else model.number_of(of)}
         given = {name: value for name, value in given.items() if value is not None}
         where = " AND ".join(f"{name} = :{name}" for name in given)
         where = f"WHERE {where} " if where else ""
@@ -743,7 +712,7 @@ class IncidentDesk:
         so do those with a pending message. A failure that its source still shows is not found again.
         dry_run: only count the incidents.
         """
-        check_number("prune.older_than", older_than, "seconds")
+        errors.check_number("prune.older_than", older_than, "seconds")
         if dry_run:
             count = await self._lanes.read(partial(rows.prunable, older_than=older_than))
             return rows.Pruned(count)._asdict()
@@ -762,13 +731,13 @@ class IncidentDesk:
     # One recovery ---------------------------------------------------------------------------------
 
     async def _carried_out(
-        self, number: int, strategy: RecoveryStrategy | None, by: str | None
+        self, number: int, strategy: model.RecoveryStrategy | None, by: str | None
     ) -> tuple[handling.Begun, handling.HookOutcome | None]:
         """Begin, run the hook if there is one, and write the outcome.
 
         On cancellation, gives back what it has begun.
         """
-        who = None if by is None else check_id("by", by)
+        who = None if by is None else model.check_id("by", by)
         order = handling.Order(self._env.new_token(), self._hooks, strategy, who, self._retry_max)
         begin = partial(handling.begin, rules=self._rules, order=order, number=number)
         begun = await self._surely(begin)
@@ -788,9 +757,11 @@ class IncidentDesk:
             )
             try:
                 await self._surely(finish)
-            except StoreError as error:
+            except errors.StoreError as error:
                 did = f"{begun.incident.error_id}: {begun.plan.strategy}"
-                raise OutcomeLost(f"{did} has run, how it ended is not kept: {error}") from error
+                raise model.OutcomeLost(
+                    f"{did} has run, how it ended is not kept: {error}"
+                ) from error
         return begun, outcome
 
     async def _surely(self, work: Callable[[Db], T]) -> T:
@@ -815,7 +786,7 @@ class IncidentDesk:
             await anyio.sleep(lease_s / BEATS)
             try:
                 kept = await self._lanes.write(renew)
-            except StoreError as error:
+            except errors.StoreError as error:
                 # Others may take it when the lease ends; the next renewal finds out.
                 logger.warning("incidents: a lease could not be renewed: %s", error)
                 continue
@@ -824,13 +795,13 @@ class IncidentDesk:
 
     # Inside ---------------------------------------------------------------------------------------
 
-    async def _status_answer(self, action: str, incident: Incident) -> dict[str, Any]:
+    async def _status_answer(self, action: str, incident: model.Incident) -> dict[str, Any]:
         return {
             "success": True,
             "action": action,
             "error_id": incident.error_id,
             "status": str(incident.status),
-            "timestamp": iso(await self._now()),
+            "timestamp": model.iso(await self._now()),
         }
 
     async def _now(self) -> float:
@@ -838,7 +809,7 @@ class IncidentDesk:
 
     def _note(self, note: object) -> str:
         if not isinstance(note, str):
-            raise misuse("note", note, "text")
+            raise errors.misuse("note", note, "text")
         return self._judge.text(note)
 
 
@@ -848,10 +819,12 @@ ON CONFLICT (source) DO UPDATE SET mark = excluded.mark
 WHERE CAST(excluded.mark AS double precision) > CAST(cursors.mark AS double precision)"""
 
 
-def _mark(db: Db, sources: Iterable[Lifecycle], seen: list[Sighting], *, all_runs: bool) -> None:
+def _mark(
+    db: Db, sources: Iterable[Lifecycle], seen: list[model.Sighting], *, all_runs: bool
+) -> None:
     """Note how far each source has been read; never back, and never beyond now."""
     if all_runs:
-        db.run(_MARK, {"source": RUNS, "mark": repr(db.now)})
+        db.run(_MARK, {"source": detection.RUNS, "mark": repr(db.now)})
     for source in sources:
         for word in source.failed:
             times = [
@@ -867,14 +840,14 @@ def _mark(db: Db, sources: Iterable[Lifecycle], seen: list[Sighting], *, all_run
 
 def _sources(sources: object) -> tuple[Lifecycle, ...]:
     if not isinstance(sources, Sequence) or isinstance(sources, str):
-        raise misuse("IncidentDesk.sources", sources, "a list of Lifecycle")
+        raise errors.misuse("IncidentDesk.sources", sources, "a list of Lifecycle")
     for source in sources:
-        expect("IncidentDesk.sources item", source, Lifecycle)
+        model.expect("IncidentDesk.sources item", source, Lifecycle)
     names = [source.name for source in sources]
     taken = {"runs", "agents", "tasks", "reports", "desk"}
     for at, name in enumerate(names):
         if name in taken or name in names[:at]:
-            raise misuse(
+            raise errors.misuse(
                 "IncidentDesk.sources", name, "tables of different names, none of them ours"
             )
     return tuple(sources)
@@ -884,11 +857,11 @@ def _sinks(sinks: object) -> dict[str, Sink]:
     if sinks is None:
         return {ELSE: LogSink()}
     if not isinstance(sinks, Mapping):
-        raise misuse("IncidentDesk.sinks", sinks, "a mapping from roles to sinks")
+        raise errors.misuse("IncidentDesk.sinks", sinks, "a mapping from roles to sinks")
     for role, sink in sinks.items():
-        check_id("IncidentDesk.sinks key", role)
+        model.check_id("IncidentDesk.sinks key", role)
         if not callable(sink):
-            raise misuse(f"IncidentDesk.sinks[{role!r}]", sink, "a function of one argument")
+            raise errors.misuse(f"IncidentDesk.sinks[{role!r}]", sink, "a function of one argument")
     return {ELSE: LogSink(), **sinks}
 
 
@@ -896,4 +869,4 @@ def _classifier(classifier: Any) -> Classifier | None:
     method = getattr(classifier, "classify", None)
     if classifier is None or (callable(method) and not inspect.iscoroutinefunction(method)):
         return cast("Classifier | None", classifier)
-    raise misuse("IncidentDesk.classifier", classifier, "a synchronous classifier, or None")
+    raise errors.misuse("IncidentDesk.classifier", classifier, "a synchronous classifier, or None")

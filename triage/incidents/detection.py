@@ -6,50 +6,19 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from triage.classifiers import Classifier
-from triage.core import (
-    AttemptFailed,
-    Cause,
-    Diagnosis,
-    ErrorInfo,
-    Event,
-    FailureType,
-    Level,
-    Redactor,
-    RunFinished,
-    RunSuspended,
-    Severity,
-)
-from triage.stores import RunInfo, from_column
+from triage.classifiers.base import Classifier
+from triage.core.diagnosis import Diagnosis
+from triage.core.events import AttemptFailed, Event, RunFinished, RunSuspended
+from triage.core.failures import ErrorInfo
+from triage.core.redaction import Redactor
+from triage.core.taxonomy import Cause, FailureType, Level, Severity
+from triage.stores.base import RunInfo
+from triage.stores.rows import from_column
 
 from . import database as rows
+from . import model, playbook
 from .agents import ensure_task, task
 from .database import Db
-from .model import (
-    MAX_FILES,
-    MAX_ID,
-    MAX_MESSAGE,
-    MAX_TRACE,
-    Incident,
-    NotificationPolicy,
-    Retries,
-    Sighting,
-    Status,
-    Threshold,
-    Watch,
-    clean,
-    files_in,
-    fingerprint,
-    seen,
-)
-from .playbook import (
-    PLAYS,
-    alternative_to,
-    classified,
-    failure_text,
-    operations_classifier,
-    play_of,
-)
 
 # Deadlocks: who waits for whom in a circle.
 
@@ -191,17 +160,17 @@ class FoundRun(NamedTuple):
     lease_until: float | None
 
 
-def own_tables(db: Db, most: int) -> list[Sighting]:
+def own_tables(db: Db, most: int) -> list[model.Sighting]:
     """Agents that failed or fell silent, and deadlocked tasks."""
-    found: list[Sighting] = []
+    found: list[model.Sighting] = []
     for agent_id, kind, task_id, status, message, ended, root in db.rows(
         FAILED_AGENTS, {"most": most}
     ):
         found.append(
-            Sighting(
+            model.Sighting(
                 source="agents",
                 key=f"{agent_id}:{status}:{ended!r}",
-                message=failure_text(status, message),
+                message=playbook.failure_text(status, message),
                 agent_id=agent_id,
                 agent_type=kind,
                 task_id=task_id,
@@ -216,7 +185,7 @@ def own_tables(db: Db, most: int) -> list[Sighting]:
         text = f"Process died: agent {agent_id} sent no heartbeat for {db.now - last:.0f} s"
         text += f", every {every:g} s was promised" if every else ""
         found.append(
-            Sighting(
+            model.Sighting(
                 source="agents",
                 key=f"{agent_id}:dead:{last!r}",
                 message=text,
@@ -233,7 +202,7 @@ def own_tables(db: Db, most: int) -> list[Sighting]:
         key = f"cycle:{':'.join(sorted(path))}"[:500]
         if not is_known(db, "tasks", key):
             found.append(
-                Sighting(
+                model.Sighting(
                     source="tasks",
                     key=key,
                     message=f"Deadlock detected: {around}",
@@ -251,7 +220,7 @@ def is_known(db: Db, source: str, key: str) -> bool:
     return db.one(known, {"source": source, "key": key}) is not None
 
 
-def of_runs(db: Db, watch: Watch, most: int, *, full: bool) -> list[FoundRun]:
+def of_runs(db: Db, watch: model.Watch, most: int, *, full: bool) -> list[FoundRun]:
     """Unseen runs that failed, lost their process, or wait too long."""
     row = None if full else db.one("SELECT mark FROM cursors WHERE source = 'runs'")
     values = {
@@ -280,7 +249,7 @@ def of_runs(db: Db, watch: Watch, most: int, *, full: bool) -> list[FoundRun]:
     return found
 
 
-def of_listing(infos: list[RunInfo], watch: Watch, now: float) -> list[FoundRun]:
+def of_listing(infos: list[RunInfo], watch: model.Watch, now: float) -> list[FoundRun]:
     """The same for a store without tables."""
     found: list[FoundRun] = []
     for info in infos:
@@ -312,9 +281,9 @@ def of_listing(infos: list[RunInfo], watch: Watch, now: float) -> list[FoundRun]
     return found
 
 
-def of_journal(run: FoundRun, events: list[Event], now: float) -> Sighting:
+def of_journal(run: FoundRun, events: list[Event], now: float) -> model.Sighting:
     """The failure of a run, according to the end of its journal."""
-    sighting = Sighting(
+    sighting = model.Sighting(
         source=RUNS,
         key=run.key,
         message="",
@@ -373,9 +342,9 @@ class Rules(NamedTuple):
     """The part of the desk's configuration that the tables need."""
 
     owner: str
-    threshold: Threshold
-    retries: Retries
-    notifications: NotificationPolicy
+    threshold: model.Threshold
+    retries: model.Retries
+    notifications: model.NotificationPolicy
 
 
 class Judge(NamedTuple):
@@ -383,29 +352,31 @@ class Judge(NamedTuple):
 
     classifier: Classifier | None
     redactor: Redactor
-    retries: Retries
+    retries: model.Retries
 
-    def drafts(self, sightings: list[Sighting]) -> list[tuple[Sighting, Incident]]:
+    def drafts(
+        self, sightings: list[model.Sighting]
+    ) -> list[tuple[model.Sighting, model.Incident]]:
         return [(one, self.draft(one)) for one in sightings]
 
-    def draft(self, sighting: Sighting) -> Incident:
+    def draft(self, sighting: model.Sighting) -> model.Incident:
         """The incident of a sighting, without number and times; its texts are redacted."""
-        message = self.text(sighting.message, MAX_MESSAGE) or "no message"
+        message = self.text(sighting.message, model.MAX_MESSAGE) or "no message"
         diagnosis = self._diagnosis(message, sighting.diagnosed)
-        play = play_of(diagnosis)
-        cause = None if diagnosis.cause is None else clean(str(diagnosis.cause), MAX_ID)
+        play = playbook.play_of(diagnosis)
+        cause = None if diagnosis.cause is None else model.clean(str(diagnosis.cause), model.MAX_ID)
         task, run = sighting.task_id, sighting.run_id
         scope = task or run or sighting.scope or sighting.agent_id or ""
         trace = sighting.trace
-        files = (*sighting.files, *files_in(message, trace))
-        return Incident(
+        files = (*sighting.files, *model.files_in(message, trace))
+        return model.Incident(
             id=0,
-            fingerprint=fingerprint(
+            fingerprint=model.fingerprint(
                 scope, sighting.agent_type, diagnosis.failure_type, cause, message
             ),
-            source=clean(sighting.source, MAX_ID),
+            source=model.clean(sighting.source, model.MAX_ID),
             agent_id=_id(sighting.agent_id),
-            agent_type=clean(sighting.agent_type, MAX_ID),
+            agent_type=model.clean(sighting.agent_type, model.MAX_ID),
             task_id=_id(task),
             run_id=_id(run),
             message=message,
@@ -416,29 +387,31 @@ class Judge(NamedTuple):
             retryable=play.retryable,
             action=play.action,
             strategy=play.strategy,
-            alternative=self.text(alternative_to(play, diagnosis), MAX_MESSAGE),
+            alternative=self.text(playbook.alternative_to(play, diagnosis), model.MAX_MESSAGE),
             max_retries=self.retries.most_for(cause),
             retry_after_s=diagnosis.retry_after_s,
-            files=tuple(dict.fromkeys(self.text(name, MAX_ID) for name in files))[:MAX_FILES],
-            stack_trace=None if trace is None else self.text(trace, MAX_TRACE),
+            files=tuple(dict.fromkeys(self.text(name, model.MAX_ID) for name in files))[
+                : model.MAX_FILES
+            ],
+            stack_trace=None if trace is None else self.text(trace, model.MAX_TRACE),
         )
 
-    def text(self, text: str, most: int = MAX_MESSAGE) -> str:
+    def text(self, text: str, most: int = model.MAX_MESSAGE) -> str:
         """The text as it is stored: cleaned, capped, redacted."""
-        return self.redactor.text(clean(text, most))
+        return self.redactor.text(model.clean(text, most))
 
     def _diagnosis(self, message: str, known: Any) -> Diagnosis:
         if isinstance(known, Diagnosis):
             return known
         if isinstance(known, str):
             return Diagnosis(FailureType.EXTERNAL_FAULT, cause=known, severity=Severity.CRITICAL)
-        classifier = self.classifier or operations_classifier()
+        classifier = self.classifier or playbook.operations_classifier()
         error = known if isinstance(known, ErrorInfo) else None
         try:
-            found = classified(message, error, classifier)
+            found = playbook.classified(message, error, classifier)
             # Its message may say more than the class of the exception.
             if error is not None and found.failure_type is FailureType.UNKNOWN:
-                found = classified(message, None, classifier)
+                found = playbook.classified(message, None, classifier)
         except Exception as error:  # a classifier that fails must not lose the incident
             name = type(error).__name__
             return Diagnosis(FailureType.UNKNOWN, technical_details=f"the classifier raised {name}")
@@ -449,12 +422,15 @@ def _id(text: str | None) -> str | None:
     """An id as it is stored: a long one is cut, and ends in a digest of all of it."""
     if text is None:
         return None
-    if len(text) > MAX_ID:
-        text = f"{text[: MAX_ID - 34]}~{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:32]}"
-    return clean(text, MAX_ID)
+    if len(text) > model.MAX_ID:
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        text = f"{text[: model.MAX_ID - 34]}~{digest[:32]}"
+    return model.clean(text, model.MAX_ID)
 
 
-def see(db: Db, rules: Rules, sighting: Sighting, draft: Incident) -> Incident | None:
+def see(
+    db: Db, rules: Rules, sighting: model.Sighting, draft: model.Incident
+) -> model.Incident | None:
     """Record a failure; returns its incident, None for a failure seen before."""
     key = _id(sighting.key) or ""
     if is_known(db, sighting.source, key):
@@ -468,7 +444,7 @@ def see(db: Db, rules: Rules, sighting: Sighting, draft: Incident) -> Incident |
         rows.log(db, "detected", rules.owner, incident.message, incident)
         fresh = True
     else:
-        after = seen(before, db.now)
+        after = model.seen(before, db.now)
         after = after._replace(agent_id=draft.agent_id or before.agent_id)
         incident = rows.save(db, before, after)
         fresh = before.closed
@@ -487,12 +463,12 @@ def see(db: Db, rules: Rules, sighting: Sighting, draft: Incident) -> Incident |
     return incident
 
 
-def see_all(db: Db, rules: Rules, drafts: Iterable[tuple[Sighting, Incident]]) -> int:
+def see_all(db: Db, rules: Rules, drafts: Iterable[tuple[model.Sighting, model.Incident]]) -> int:
     """Record these failures; returns how many were new."""
     return sum(see(db, rules, sighting, draft) is not None for sighting, draft in drafts)
 
 
-def _of_same_kind(db: Db, draft: Incident, rules: Rules) -> Incident | None:
+def _of_same_kind(db: Db, draft: model.Incident, rules: Rules) -> model.Incident | None:
     """The open or recently recovered incident this belongs to."""
     of = {"fingerprint": draft.fingerprint}
     found = rows.find(db, "fingerprint = :fingerprint", of, order="id DESC", limit=1)
@@ -502,10 +478,10 @@ def _of_same_kind(db: Db, draft: Incident, rules: Rules) -> Incident | None:
     if not last.closed:
         return last
     recent = last.resolved_at is not None and last.resolved_at > db.now - rules.threshold.window_s
-    return last if last.status is Status.RECOVERED and recent else None
+    return last if last.status is model.Status.RECOVERED and recent else None
 
 
-def _note_task(db: Db, task_id: str, sighting: Sighting) -> None:
+def _note_task(db: Db, task_id: str, sighting: model.Sighting) -> None:
     """Keep what a source knows about a task that has no row yet."""
     if task(db, task_id) is None:
         ensure_task(db, task_id)
@@ -527,7 +503,7 @@ def _note_agent(db: Db, agent_id: str, *, silent: bool) -> None:
         db.run("UPDATE agents SET unseen = 0 WHERE agent_id = :agent_id", {"agent_id": agent_id})
 
 
-def errors_in_window(db: Db, incident: Incident, threshold: Threshold) -> int:
+def errors_in_window(db: Db, incident: model.Incident, threshold: model.Threshold) -> int:
     """Count the failures in the threshold's scope and window, this one included."""
     values: dict[str, Any] = {"since": db.now - threshold.window_s}
     if threshold.scope == "all":
@@ -555,9 +531,9 @@ def first_line(text: str) -> str:
     return line if len(line) <= 160 else f"{line[:159]}…"
 
 
-def title_of(incident: Incident) -> tuple[str, str]:
+def title_of(incident: model.Incident) -> tuple[str, str]:
     """The title of its escalation, and what that requires."""
-    play = PLAYS.get(incident.cause or "")
+    play = playbook.PLAYS.get(incident.cause or "")
     if play is None or not play.title:
         return first_line(incident.message), "manual review" if play is None else play.need
     return play.title, play.need

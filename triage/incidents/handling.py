@@ -10,48 +10,32 @@ from typing import Any, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from triage.core import Level, TriageSuspendedError, UsageError, logger, redact
-from triage.engine import Agent, AgentLike, underlying_agent
-from triage.stores import OPEN
+from triage.core.errors import TriageSuspendedError, UsageError
+from triage.core.observers import logger
+from triage.core.redaction import redact
+from triage.core.taxonomy import Level
+from triage.engine.agent import Agent, AgentLike, underlying_agent
+from triage.stores.base import OPEN
 
-from . import agents
+from . import agents, model
 from . import database as rows
 from .database import Db
 from .detection import Rules, errors_in_window, title_of
-from .model import (
-    RECOVERY_ACTION,
-    Hook,
-    Hooks,
-    Incident,
-    Plan,
-    Recovery,
-    RecoveryStrategy,
-    Status,
-    UnknownIncident,
-    busy,
-    check_id,
-    claimed,
-    decide,
-    leased,
-    moved,
-    next_delay,
-    untouched,
-)
 
 DUE = 500
 """Incidents one round takes up."""
 DONE = {
-    RecoveryStrategy.RESTART: "Agent restarted to recover from error",
-    RecoveryStrategy.RETRY: "Task retried to recover from error",
-    RecoveryStrategy.INCREASE_TIMEOUT: "Timeout increased and agent restarted to recover from error",
-    RecoveryStrategy.WAIT_AND_RETRY: "Task retried after waiting to recover from error",
-    RecoveryStrategy.CLEAR_CACHE: "Cache cleared to recover from error",
-    RecoveryStrategy.FALLBACK: "Task marked as failed, another way is needed",
-    RecoveryStrategy.MANUAL: "Handed over for manual intervention",
-    RecoveryStrategy.CUSTOM: "Custom recovery carried out",
+    model.RecoveryStrategy.RESTART: "Agent restarted to recover from error",
+    model.RecoveryStrategy.RETRY: "Task retried to recover from error",
+    model.RecoveryStrategy.INCREASE_TIMEOUT: "Timeout increased and agent restarted to recover from error",
+    model.RecoveryStrategy.WAIT_AND_RETRY: "Task retried after waiting to recover from error",
+    model.RecoveryStrategy.CLEAR_CACHE: "Cache cleared to recover from error",
+    model.RecoveryStrategy.FALLBACK: "Task marked as failed, another way is needed",
+    model.RecoveryStrategy.MANUAL: "Handed over for manual intervention",
+    model.RecoveryStrategy.CUSTOM: "Custom recovery carried out",
 }
 """What a recovery that succeeded says of itself."""
-_HELD = (Status.ESCALATED, Status.ACKNOWLEDGED)
+_HELD = (model.Status.ESCALATED, model.Status.ACKNOWLEDGED)
 _OPEN_OF_TASK = "(task_id = :task OR run_id = :task) AND resolved_at IS NULL"
 
 
@@ -62,8 +46,8 @@ class Order(NamedTuple):
     """
 
     stamp: str
-    hooks: Hooks
-    strategy: RecoveryStrategy | None = None
+    hooks: model.Hooks
+    strategy: model.RecoveryStrategy | None = None
     by: str | None = None
     retry_max: int | None = None
 
@@ -71,9 +55,9 @@ class Order(NamedTuple):
 class Begun(NamedTuple):
     """What was decided and written. recovery: for the hook, None if no hook runs."""
 
-    incident: Incident
-    plan: Plan
-    recovery: Recovery | None
+    incident: model.Incident
+    plan: model.Plan
+    recovery: model.Recovery | None
     told: int
     by_person: bool
 
@@ -100,16 +84,16 @@ CUT_OFF = HookOutcome(ok=False, error="the desk was stopped during it", doubt=Tr
 def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
     """Decide what to do about an incident, and claim it under a lease."""
     incident = rows.load(db, number)
-    if incident.stamp == order.stamp and incident.status is Status.RECOVERING:
+    if incident.stamp == order.stamp and incident.status is model.Status.RECOVERING:
         # The same call again: the reply to its commit was lost.
         return Begun(
             incident=incident,
-            plan=Plan("recover", incident.strategy),
+            plan=model.Plan("recover", incident.strategy),
             recovery=_recovery(db, rules, incident),
             told=0,
             by_person=order.strategy is not None,
         )
-    untouched(incident, db.now)
+    model.untouched(incident, db.now)
     if order.retry_max is not None:
         allowed = incident._replace(max_retries=order.retry_max)
         incident = rows.save(db, incident, allowed)
@@ -117,23 +101,25 @@ def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
         plan = _decided(db, rules, order, incident)
     else:  # a fallback works without a hook: the desk marks the task itself
         missing = order.hooks.of(order.strategy) is None
-        plan = Plan("escalate" if missing else "recover", order.strategy)
+        plan = model.Plan("escalate" if missing else "recover", order.strategy)
     action = action_of(plan.strategy)
     by_person = order.strategy is not None
     if plan.kind == "wait":
         due = db.now + plan.delay_s
-        after = moved(incident, "postpone", db.now, next_attempt_at=due, recovery_action=action)
+        after = model.moved(
+            incident, "postpone", db.now, next_attempt_at=due, recovery_action=action
+        )
         after = rows.save(db, incident, after)
         rows.log(db, "postponed", rules.owner, f"tried again in {plan.delay_s:g} s", after)
         told = _tell_handling(db, rules, after, f"in {plan.delay_s:g} s")
         return Begun(incident=after, plan=plan, recovery=None, told=told, by_person=False)
     if plan.kind == "escalate":
         incident = incident._replace(recovery_action=action)
-        if plan.strategy is RecoveryStrategy.FALLBACK:
+        if plan.strategy is model.RecoveryStrategy.FALLBACK:
             _fallen_back(db, rules, incident)
         after, told = escalate(db, rules, incident, None, plan.reason, order.by or rules.owner)
         return Begun(incident=after, plan=plan, recovery=None, told=told, by_person=by_person)
-    after = claimed(
+    after = model.claimed(
         incident,
         db.now,
         plan.strategy,
@@ -153,30 +139,30 @@ def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
     )
 
 
-def action_of(strategy: RecoveryStrategy) -> str:
+def action_of(strategy: model.RecoveryStrategy) -> str:
     """The name of a strategy in the desk's JSON."""
-    return RECOVERY_ACTION.get(strategy, str(strategy))
+    return model.RECOVERY_ACTION.get(strategy, str(strategy))
 
 
-def _decided(db: Db, rules: Rules, order: Order, incident: Incident) -> Plan:
+def _decided(db: Db, rules: Rules, order: Order, incident: model.Incident) -> model.Plan:
     if incident.status in _HELD:
-        raise busy(incident, db.now)
-    if incident.status is Status.WAITING and (incident.next_attempt_at or 0.0) > db.now:
-        raise busy(incident, db.now)
-    if incident.status is Status.RECOVERING and order.hooks.on_in_doubt == "escalate":
+        raise model.busy(incident, db.now)
+    if incident.status is model.Status.WAITING and (incident.next_attempt_at or 0.0) > db.now:
+        raise model.busy(incident, db.now)
+    if incident.status is model.Status.RECOVERING and order.hooks.on_in_doubt == "escalate":
         reason = f"{incident.owner} went silent while recovering it; whether it did is not known"
-        return Plan("escalate", RecoveryStrategy.MANUAL, reason)
+        return model.Plan("escalate", model.RecoveryStrategy.MANUAL, reason)
     errors = errors_in_window(db, incident, rules.threshold)
-    return decide(incident, errors, rules.threshold, rules.retries, order.hooks)
+    return model.decide(incident, errors, rules.threshold, rules.retries, order.hooks)
 
 
-def _recovery(db: Db, rules: Rules, incident: Incident) -> Recovery:
+def _recovery(db: Db, rules: Rules, incident: model.Incident) -> model.Recovery:
     task = agents.task(db, incident.task_id)
     timeout = None if task is None else task.timeout_s
-    if incident.strategy is RecoveryStrategy.INCREASE_TIMEOUT:
+    if incident.strategy is model.RecoveryStrategy.INCREASE_TIMEOUT:
         timeout = rules.retries.raised(timeout)
     key = f"{incident.fingerprint[:12]}-{incident.error_id}-{incident.occurrences}"
-    return Recovery(
+    return model.Recovery(
         incident=incident,
         strategy=incident.strategy,
         attempt=incident.attempt,
@@ -186,7 +172,7 @@ def _recovery(db: Db, rules: Rules, incident: Incident) -> Recovery:
     )
 
 
-def _tell_handling(db: Db, rules: Rules, incident: Incident, when: str) -> int:
+def _tell_handling(db: Db, rules: Rules, incident: model.Incident, when: str) -> int:
     """Tell the roles of a medium incident what the desk does by itself. when: in words."""
     if incident.level is not Level.MEDIUM:
         return 0
@@ -197,26 +183,28 @@ def _tell_handling(db: Db, rules: Rules, incident: Incident, when: str) -> int:
     )
 
 
-def retry_of(incident: Incident) -> str:
+def retry_of(incident: model.Incident) -> str:
     """Which of its retries an incident is at; a person may order more than it has."""
     most = f" of {incident.max_retries}" if incident.attempt <= incident.max_retries else ""
     return f"(retry {incident.attempt}{most})"
 
 
-def where(incident: Incident) -> str:
+def where(incident: model.Incident) -> str:
     """What an incident is about: its task, run or agent."""
     return incident.task_id or incident.run_id or incident.agent_id or incident.error_id
 
 
-def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcome) -> Incident:
+def finish(
+    db: Db, rules: Rules, hooks: model.Hooks, begun: Begun, outcome: HookOutcome
+) -> model.Incident:
     """Write how a recovery ended, unless somebody else has taken it over."""
     incident = rows.load(db, begun.incident.id)
     said = f"{begun.plan.strategy}: {'done' if outcome.ok else outcome.error}"
-    if incident.stamp != begun.incident.stamp or incident.status is not Status.RECOVERING:
+    if incident.stamp != begun.incident.stamp or incident.status is not model.Status.RECOVERING:
         rows.log(db, "came too late", rules.owner, said, incident)
         return incident
     rows.log(db, "hook done" if outcome.ok else "hook failed", rules.owner, said, incident)
-    if begun.plan.strategy is RecoveryStrategy.FALLBACK:
+    if begun.plan.strategy is model.RecoveryStrategy.FALLBACK:
         _fallen_back(db, rules, incident)
         reason = "" if outcome.ok else f"the fallback failed: {outcome.error}"
         return escalate(db, rules, incident, None, reason, rules.owner)[0]
@@ -226,7 +214,7 @@ def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcom
         reason = f"{outcome.error}; whether it has happened is not known"
     elif outcome.stopped:  # for the next desk, at once; the attempt does not count
         attempt = incident.attempt - 1
-        after = moved(incident, "postpone", db.now, next_attempt_at=db.now, attempt=attempt)
+        after = model.moved(incident, "postpone", db.now, next_attempt_at=db.now, attempt=attempt)
         after = rows.save(db, incident, after)
         rows.log(db, "given back", rules.owner, "the desk was stopped", after)
         return after
@@ -235,8 +223,8 @@ def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcom
     elif incident.attempt >= incident.max_retries:
         reason = f"{incident.attempt} of {incident.max_retries} retries failed, the last: {outcome.error}"
     else:
-        delay = next_delay(incident, rules.retries)
-        after = moved(incident, "postpone", db.now, next_attempt_at=db.now + delay)
+        delay = model.next_delay(incident, rules.retries)
+        after = model.moved(incident, "postpone", db.now, next_attempt_at=db.now + delay)
         after = rows.save(db, incident, after)
         rows.log(db, "postponed", rules.owner, f"tried again in {delay:g} s", after)
         return after
@@ -254,13 +242,16 @@ def renew(db: Db, begun: Begun, lease_s: float) -> bool:
 
 
 def _recovered(
-    db: Db, rules: Rules, begun: Begun, incident: Incident, outcome: HookOutcome
-) -> Incident:
-    after = rows.save(db, incident, moved(incident, "recover", db.now))
+    db: Db, rules: Rules, begun: Begun, incident: model.Incident, outcome: HookOutcome
+) -> model.Incident:
+    after = rows.save(db, incident, model.moved(incident, "recover", db.now))
     if outcome.new_agent_id is not None:
         agents.successor(db, incident, outcome.new_agent_id)
     timeout = begun.recovery.timeout_s if begun.recovery is not None else None
-    if begun.plan.strategy is RecoveryStrategy.INCREASE_TIMEOUT and incident.task_id is not None:
+    if (
+        begun.plan.strategy is model.RecoveryStrategy.INCREASE_TIMEOUT
+        and incident.task_id is not None
+    ):
         agents.ensure_task(db, incident.task_id)
         db.run(
             "UPDATE tasks SET timeout_s = :timeout WHERE task_id = :task_id",
@@ -282,7 +273,7 @@ def _recovered(
     return after
 
 
-def _fallen_back(db: Db, rules: Rules, incident: Incident) -> None:
+def _fallen_back(db: Db, rules: Rules, incident: model.Incident) -> None:
     """Mark the task as failed, and suggest another way."""
     if incident.task_id is not None:
         agents.ensure_task(db, incident.task_id)
@@ -295,20 +286,20 @@ def _fallen_back(db: Db, rules: Rules, incident: Incident) -> None:
         rows.log(db, "suggested", rules.owner, incident.alternative, incident)
 
 
-def message_for(incident: Incident, reason: str = "") -> str:
+def message_for(incident: model.Incident, reason: str = "") -> str:
     title, need = title_of(incident)
     return f"{title} in {where(incident)} requires {need}{reason and f': {reason}'}"
 
 
 def escalate(
-    db: Db, rules: Rules, incident: Incident, role: str | None, reason: str, by: str
-) -> tuple[Incident, int]:
+    db: Db, rules: Rules, incident: model.Incident, role: str | None, reason: str, by: str
+) -> tuple[model.Incident, int]:
     """Hand an incident to a role, None for the first of its level; also returns the new messages."""
     policy = rules.notifications
     chosen = policy.start(incident.level) if role is None else role
     seconds = policy.ack_s.get(incident.level)
     before = rows.load(db, incident.id)
-    after = moved(
+    after = model.moved(
         incident, "escalate", db.now, escalation_level=chosen, acknowledged_by=None,
         ack_due=None if seconds is None else db.now + seconds,
     )  # fmt: skip
@@ -323,32 +314,36 @@ def escalate(
 
 def escalate_by_order(
     db: Db, rules: Rules, number: int, role: str, by: str
-) -> tuple[Incident, int]:
+) -> tuple[model.Incident, int]:
     incident = rows.load(db, number)
-    untouched(incident, db.now)
+    model.untouched(incident, db.now)
     return escalate(db, rules, incident, role, "", by)
 
 
-def acknowledge(db: Db, number: int, by: str, note: str) -> Incident:
+def acknowledge(db: Db, number: int, by: str, note: str) -> model.Incident:
     incident = rows.load(db, number)
-    untouched(incident, db.now)
-    after = rows.save(db, incident, moved(incident, "acknowledge", db.now, acknowledged_by=by))
+    model.untouched(incident, db.now)
+    after = rows.save(
+        db, incident, model.moved(incident, "acknowledge", db.now, acknowledged_by=by)
+    )
     rows.log(db, "acknowledged", by, note, after)
     return after
 
 
-def note(db: Db, number: int, by: str, text: str) -> Incident:
+def note(db: Db, number: int, by: str, text: str) -> model.Incident:
     incident = rows.load(db, number)
     rows.log(db, "noted", by, text, incident)
     return incident
 
 
-def close(db: Db, number: int, outcome: str, by: str, note: str) -> Incident:
+def close(db: Db, number: int, outcome: str, by: str, note: str) -> model.Incident:
     incident = rows.load(db, number)
-    untouched(incident, db.now)
-    if incident.status is Status.RECOVERING:  # its owner is gone, and a person knows the outcome
-        incident = rows.save(db, incident, moved(incident, "escalate", db.now))
-    after = rows.save(db, incident, moved(incident, outcome, db.now))
+    model.untouched(incident, db.now)
+    if (
+        incident.status is model.Status.RECOVERING
+    ):  # its owner is gone, and a person knows the outcome
+        incident = rows.save(db, incident, model.moved(incident, "escalate", db.now))
+    after = rows.save(db, incident, model.moved(incident, outcome, db.now))
     rows.log(db, "resolved", by, f"{outcome}{note and f': {note}'}", after)
     # If the deadlock or the failing sink persists, it becomes a new incident.
     db.run(
@@ -361,10 +356,10 @@ def number_of_task(db: Db, task_id: str) -> int:
     """The number of the newest open incident of a task or run. Raises UnknownIncident, IncidentBusy."""
     found = rows.find(db, _OPEN_OF_TASK, {"task": task_id}, order="id DESC", limit=20)
     if not found:
-        raise UnknownIncident(f"no incident of {task_id} is open")
-    free = [incident for incident in found if not leased(incident, db.now)]
+        raise model.UnknownIncident(f"no incident of {task_id} is open")
+    free = [incident for incident in found if not model.leased(incident, db.now)]
     if not free:
-        raise busy(found[0], db.now)
+        raise model.busy(found[0], db.now)
     return free[0].id
 
 
@@ -426,7 +421,7 @@ async def call(function: Callable[..., Any], argument: Any, deadline_s: float) -
         return await found if inspect.isawaitable(found) else found
 
 
-async def run_hook(hook: Hook, recovery: Recovery, deadline_s: float) -> HookOutcome:
+async def run_hook(hook: model.Hook, recovery: model.Recovery, deadline_s: float) -> HookOutcome:
     """Run a hook; never raises but for cancellation."""
     began = anyio.current_time()
     try:
@@ -448,7 +443,7 @@ async def run_hook(hook: Hook, recovery: Recovery, deadline_s: float) -> HookOut
     if answer is False:
         return HookOutcome(ok=False, error="the hook said it could not")
     try:
-        return HookOutcome(ok=True, new_agent_id=check_id("the hook's answer", answer))
+        return HookOutcome(ok=True, new_agent_id=model.check_id("the hook's answer", answer))
     except UsageError as error:
         # It returned, so something was started, under an unknown name.
         return HookOutcome(ok=False, error=error_line(error), doubt=True)
@@ -460,7 +455,7 @@ def error_line(error: BaseException) -> str:
     return redact(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def recovers(*agents: AgentLike, group: TaskGroup | None = None) -> Hook:
+def recovers(*agents: AgentLike, group: TaskGroup | None = None) -> model.Hook:
     """Make a hook that takes over a recorded run with `agent.recover`.
 
     agents: the agents or orchestrators of the store's runs, by name. group: a task group in which the
@@ -482,7 +477,7 @@ def recovers(*agents: AgentLike, group: TaskGroup | None = None) -> Hook:
         raise UsageError("recovers() takes one or more agents, each with a name of its own")
     known = {alias: one for one in found for alias in one.aliases} | own
 
-    async def recover_run(recovery: Recovery) -> bool | None:
+    async def recover_run(recovery: model.Recovery) -> bool | None:
         incident = recovery.incident
         chosen = known.get(incident.agent_type)
         if incident.run_id is None or chosen is None:

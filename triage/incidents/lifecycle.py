@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import quote
 
-from triage.core import UsageError, check_number, misuse
+from triage.core.errors import UsageError, check_number, misuse
 
 from .database import Db
 from .detection import OVERLAP_S

@@ -11,18 +11,9 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
-from triage.core import (
-    Cause,
-    FailureType,
-    Level,
-    Severity,
-    TriageError,
-    check_count,
-    check_number,
-    check_word,
-    misuse,
-)
-from triage.strategies import Backoff
+from triage.core.errors import TriageError, check_count, check_number, check_word, misuse
+from triage.core.taxonomy import Cause, FailureType, Level, Severity
+from triage.strategies.ready_made import Backoff
 
 
 class Status(StrEnum):

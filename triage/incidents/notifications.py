@@ -15,7 +15,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from triage.core import Level, TriageError, UsageError, check_number, logger, misuse
+from triage.core.errors import TriageError, UsageError, check_number, misuse
+from triage.core.observers import logger
+from triage.core.taxonomy import Level
 
 from . import database as rows
 from .database import Db

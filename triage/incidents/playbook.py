@@ -5,8 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from triage.classifiers import RULES, Classifier, Rule, RulesClassifier, diagnose, lines
-from triage.core import Cause, Diagnosis, ErrorInfo, FailureType, Level, Severity, captured_text
+from triage.classifiers.base import Classifier
+from triage.classifiers.rules import RULES, RulesClassifier, diagnose
+from triage.classifiers.tables.rule import Rule, lines
+from triage.core.capture import captured_text
+from triage.core.diagnosis import Diagnosis
+from triage.core.failures import ErrorInfo
+from triage.core.taxonomy import Cause, FailureType, Level, Severity
 
 from .model import RecoveryStrategy as S
 

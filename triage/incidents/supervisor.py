@@ -9,17 +9,10 @@ from typing import Literal, NamedTuple, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from triage.core import (
-    SYSTEM,
-    Environment,
-    TriageError,
-    UsageError,
-    check_count,
-    check_number,
-    logger,
-    misuse,
-)
-from triage.strategies import Backoff
+from triage.core.environment import SYSTEM, Environment
+from triage.core.errors import TriageError, UsageError, check_count, check_number, misuse
+from triage.core.observers import logger
+from triage.strategies.ready_made import Backoff
 
 from .desk import IncidentDesk
 from .handling import error_line
