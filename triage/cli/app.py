@@ -18,7 +18,7 @@ from cyclopts.exceptions import (
 )
 
 from triage import __version__
-from triage.core import TriageError, UnknownRun, UsageError
+from triage.core.errors import TriageError, UnknownRun, UsageError
 
 from .output import note
 from .run import explained

@@ -9,21 +9,18 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from triage.core import (
-    Event,
-    Reply,
-    RunSuspended,
-    UsageError,
-    approve,
-    moment,
-    one_line,
-    redact,
-    reject,
-    to_json,
-)
-from triage.engine import not_asked, question_at, resolve, waits_for
-from triage.plan import ApprovalAnswer, ApprovalRequest, ExecutionPlan, answer_in, asked_in
-from triage.stores import RunInfo, Store
+from triage.core.actions import Reply, approve, reject
+from triage.core.errors import UsageError
+from triage.core.events import Event, RunSuspended
+from triage.core.quoting import moment, one_line
+from triage.core.redaction import redact
+from triage.core.wire import to_json
+from triage.engine.approvals import question_at, waits_for
+from triage.engine.outside import not_asked, resolve
+from triage.plan.answers import answer_in, asked_in
+from triage.plan.approval import ApprovalAnswer, ApprovalRequest
+from triage.plan.plans import ExecutionPlan
+from triage.stores.base import RunInfo, Store
 
 from .options import AsJson, Run, StoreText, epilogue, run_of, store_of, suggested, with_store
 from .output import json_line, now, write

@@ -13,31 +13,16 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from cyclopts import Parameter
 
-from triage.core import UsageError
-from triage.engine import Agent
-from triage.incidents import (
-    FileSink,
-    Hooks,
-    IncidentDesk,
-    LogSink,
-    UnknownIncident,
-    Watch,
-    WebhookSink,
-    recovers,
-)
-from triage.stores import Store
+from triage.core.errors import UsageError
+from triage.engine.agent import Agent
+from triage.incidents.desk import IncidentDesk
+from triage.incidents.handling import recovers
+from triage.incidents.model import Hooks, UnknownIncident, Watch
+from triage.incidents.notifications import FileSink, LogSink, WebhookSink
+from triage.stores.base import Store
 
 from .fleet import Fleet
-from .options import (
-    StoreText,
-    durable,
-    load,
-    load_agent,
-    load_function,
-    run_with,
-    store_of,
-    you,
-)
+from .options import StoreText, durable, load, load_agent, load_function, run_with, store_of, you
 from .output import note
 
 T = TypeVar("T")

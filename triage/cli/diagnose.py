@@ -14,27 +14,20 @@ from msgspec.structs import replace
 
 from triage.adapters.recordings.reading import stream
 from triage.adapters.recordings.trajectories import Problem, Trace
-from triage.classifiers import Asker, RulesClassifier, classifier_name
-from triage.core import (
-    Abort,
-    Action,
-    Diagnosis,
-    FailureContext,
-    FailureType,
-    Severity,
-    Step,
-    Trajectory,
-    Usage,
-    UsageError,
-    action_text,
-    counted,
-    json_text,
-    one_line,
-    redact,
-    to_json,
-)
+from triage.classifiers.base import classifier_name
+from triage.classifiers.blocking import Asker
+from triage.classifiers.rules import RulesClassifier
+from triage.core.actions import Abort, Action
+from triage.core.diagnosis import Diagnosis
+from triage.core.errors import UsageError
+from triage.core.failures import FailureContext
 from triage.core.messages.neutral import tools_of
-from triage.strategies import FailurePolicy
+from triage.core.quoting import action_text, counted, json_text, one_line
+from triage.core.redaction import redact
+from triage.core.steps import Step, Trajectory, Usage
+from triage.core.taxonomy import FailureType, Severity
+from triage.core.wire import to_json
+from triage.strategies.policy import FailurePolicy
 
 from .options import Classifier, Files, Format, JsonLines, epilogue, load
 from .output import json_line, note, paged, print_page, print_text, write

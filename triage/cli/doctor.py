@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple
 from cyclopts import App
 
 from triage import __version__
-from triage.core import TriageError, UsageError, span
-from triage.stores import Store
+from triage.core.errors import TriageError, UsageError
+from triage.core.quoting import span
+from triage.stores.base import Store
 
 from .fleet import FleetOption, Place, fleet_of
 from .options import VARIABLE, AsJson, StoreText, epilogue, run_with, store_of, with_store

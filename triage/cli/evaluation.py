@@ -10,8 +10,10 @@ from rich.console import Console
 
 from triage.adapters.recordings.reading import stream
 from triage.adapters.recordings.trajectories import Problem, Trace
-from triage.classifiers import Correction, read_corrections
-from triage.core import FailureType, UsageError, one_line
+from triage.classifiers.corrections import Correction, read_corrections
+from triage.core.errors import UsageError
+from triage.core.quoting import one_line
+from triage.core.taxonomy import FailureType
 from triage.testing.evaluation import Evaluation, evaluate, labelled
 
 from .diagnose import CODES, classifier_of, complain, name_of, source_of

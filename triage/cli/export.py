@@ -6,9 +6,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from triage.adapters.otel import check_target, export_run, names_of, wants_content
-from triage.core import counted
-from triage.stores import Store
+from triage.adapters.otel.export import check_target, export_run
+from triage.adapters.otel.names import names_of
+from triage.adapters.otel.telemetry import wants_content
+from triage.core.quoting import counted
+from triage.stores.base import Store
 
 from .options import Run, StoreText, epilogue, run_of, store_of, with_store
 from .output import note

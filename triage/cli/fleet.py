@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from cyclopts import App, Parameter
 
-from triage.core import UsageError, one_line, span
+from triage.core.errors import UsageError
+from triage.core.quoting import one_line, span
 
 from .options import AsJson, epilogue, load, run_with
 from .output import Listing, json_line, print_listing, table, write
 
 if TYPE_CHECKING:
-    from triage.adapters.fleet import Fleet, Place
+    from triage.adapters.fleet.engine import Place
+    from triage.adapters.fleet.fleet import Fleet
 else:  # these names are for annotations; fleets need an extra that may not be installed
     Fleet = Place = object
 
@@ -184,7 +186,7 @@ def worker(
 ) -> int:
     """Take runs from a fleet's queues until told to stop. Any number may share a fleet."""
     found = fleet_of(fleet)
-    from triage.adapters.fleet import Worker
+    from triage.adapters.fleet.worker import Worker
 
     told = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=told)

@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from triage.core import UsageError, counted, moment, one_line, span
-from triage.incidents import Incident, IncidentDesk, LogEntry, Message
-from triage.incidents.model import iso
+from triage.core.errors import UsageError
+from triage.core.quoting import counted, moment, one_line, span
+from triage.incidents.desk import IncidentDesk
+from triage.incidents.model import Incident, LogEntry, Message, iso
 
+from . import output
 from .desk import (
     DESK_OPTIONS,
     HOOK_OPTIONS,
@@ -28,20 +30,7 @@ from .desk import (
 )
 from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
 from .options import DASH, AsJson, JsonLines, Watch, check_limit, epilogue, you
-from .output import (
-    Listing,
-    json_given,
-    json_line,
-    note,
-    now,
-    paged,
-    print_lines,
-    print_listing,
-    print_page,
-    seconds_of,
-    table,
-    write,
-)
+from .output import note
 from .progress import Line
 
 T = TypeVar("T")
@@ -95,7 +84,7 @@ def _carry_out(
 
 def _print_answer(answer: dict[str, Any], text: str, *, as_json: bool) -> int:
     """Print the answer of an operation, its JSON or a line; the exit code."""
-    write(json_line(answer) if as_json else one_line(text, 500))
+    output.write(output.json_line(answer) if as_json else one_line(text, 500))
     if answer["success"]:
         return DONE
     if not as_json:
@@ -127,7 +116,7 @@ def detect(
         new=True,
     )
     if json:
-        write(json_line(answer))
+        output.write(output.json_line(answer))
         return
     errors = answer["errors"]
     rows = [
@@ -142,8 +131,8 @@ def detect(
         )
         for one in errors
     ]
-    with paged() as out:
-        print_lines(out, _table(_FOUND, rows))
+    with output.paged() as out:
+        output.print_lines(out, _table(_FOUND, rows))
     found = answer["errors_found"]
     if not found:
         note("nothing is unhandled")
@@ -153,7 +142,7 @@ def detect(
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
     cut = ("agent", "task", "message", "by", "what")
-    return table(titles, rows, styled="severity", styles=_STYLES, cut=cut) if rows else []
+    return output.table(titles, rows, styled="severity", styles=_STYLES, cut=cut) if rows else []
 
 
 @app.command(
@@ -184,7 +173,7 @@ def list_incidents(
         found = await desk.incidents(status, limit=limit + 1)
         return found, await places_of(known, [one.run_id for one in found if one.run_id])
 
-    def look() -> Listing:
+    def look() -> output.Listing:
         found, places = _carry_out(desk, work, fleet=known)
         incidents = found[:limit]
         keys: list[Hashable] = [(one.error_id, one.version) for one in incidents]
@@ -193,18 +182,20 @@ def list_incidents(
             remark = f"these are the newest {len(incidents)}; --limit shows more"
         if json or not incidents:
             lines = [
-                Text(json_line({**_as_json(one), **place_json(places.get(one.run_id or ""))}))
+                Text(
+                    output.json_line({**_as_json(one), **place_json(places.get(one.run_id or ""))})
+                )
                 for one in incidents
             ]
-            return Listing(lines, keys, remark)
+            return output.Listing(lines, keys, remark)
         rows = [
             _row(one) + (() if known is None else place_row(places.get(one.run_id or "")))
             for one in incidents
         ]
         lines = _table(_LISTED if known is None else (*_LISTED, *PLACE_TITLES), rows)
-        return Listing(lines, ["titles", *keys], remark)
+        return output.Listing(lines, ["titles", *keys], remark)
 
-    print_listing(look, watch=watch)
+    output.print_listing(look, watch=watch)
 
 
 def _id(text: str | None) -> str:
@@ -216,7 +207,7 @@ def _row(one: Incident) -> tuple[str, ...]:
         one.error_id,
         str(one.level),
         str(one.status),
-        f"{span(now() - one.last_seen)} ago",
+        f"{span(output.now() - one.last_seen)} ago",
         _id(one.agent_id or one.agent_type or None),
         _id(one.task_id or one.run_id),
         one_line(one.message, 80),
@@ -259,10 +250,10 @@ def show(
             "log": [_entry(entry) for entry in log],
             "messages": [_message(message) for message in messages],
         }
-        write(json_line({**_as_json(one), **place_json(place), **told}))
+        output.write(output.json_line({**_as_json(one), **place_json(place), **told}))
     else:
-        with paged() as out:
-            print_page(out, list(_page(one, log, messages, place)))
+        with output.paged() as out:
+            output.print_page(out, list(_page(one, log, messages, place)))
 
 
 def _page(
@@ -289,7 +280,7 @@ def _page(
     yield Line("times", "", f"{one.occurrences}, found in {one.source}")
     yield Line("retries", "", f"{one.attempt} of {one.max_retries}, by {one.strategy}")
     if one.owner is not None and one.lease_until is not None:
-        left = max(0.0, one.lease_until - now())
+        left = max(0.0, one.lease_until - output.now())
         yield Line("recovered by", "yellow", f"{one.owner}, whose lease lasts {span(left)}")
     if one.next_attempt_at is not None:
         yield Line("next", "yellow", f"{moment(one.next_attempt_at)}")
@@ -331,7 +322,7 @@ def log(
     found = _carry_out(desk, lambda desk: desk.log(error, limit=limit))
     if json:
         for entry in found:
-            write(json_line(_entry(entry)))
+            output.write(output.json_line(_entry(entry)))
         return
     rows = [
         (
@@ -343,8 +334,8 @@ def log(
         )
         for entry in found
     ]
-    with paged() as out:
-        print_lines(out, _table(_LOGGED, rows))
+    with output.paged() as out:
+        output.print_lines(out, _table(_LOGGED, rows))
     if not found:
         note("nothing was done yet")
 
@@ -354,14 +345,14 @@ def stats(*, desk: DeskOptions = DESK_OPTIONS, json: AsJson = False) -> None:
     """Count incidents, messages and agents."""
     numbers = _carry_out(desk, lambda desk: desk.stats())
     if json:
-        write(json_line(numbers))
+        output.write(output.json_line(numbers))
         return
-    write(f"{counted(numbers['incidents'], 'incident')}, {numbers['open']} open")
+    output.write(f"{counted(numbers['incidents'], 'incident')}, {numbers['open']} open")
     for title in ("by_status", "open_by_severity", "messages", "agents"):
         counts = ", ".join(f"{word} {count}" for word, count in numbers[title].items() if count)
-        write(f"{title.replace('_', ' ')}: {counts or 'none'}")
+        output.write(f"{title.replace('_', ' ')}: {counts or 'none'}")
     mean = numbers["mean_time_to_recover_s"]
-    write(f"mean time to recover: {'unknown' if mean is None else span(mean)}")
+    output.write(f"mean time to recover: {'unknown' if mean is None else span(mean)}")
 
 
 # What is done -------------------------------------------------------------------------------------
@@ -539,7 +530,7 @@ def report(
     }
     fields: dict[str, Any] = {"message": text}
     if text == "-":
-        fields = json_given("the report", sys.stdin.read())
+        fields = output.json_given("the report", sys.stdin.read())
         if not isinstance(fields, dict):
             raise UsageError(f"the report must be a JSON object, not {type(fields).__name__}")
         for name in fields:
@@ -552,10 +543,10 @@ def report(
     fields.setdefault("message", "")
     one = _carry_out(desk, lambda desk: desk.report(**fields), new=True)
     if json:
-        write(json_line(_as_json(one)))
+        output.write(output.json_line(_as_json(one)))
     else:
         seen = counted(one.occurrences, "time")
-        write(f"{one.error_id}: {one.level}, {one.action}, seen {seen}")
+        output.write(f"{one.error_id}: {one.level}, {one.action}, seen {seen}")
 
 
 @app.command(help_epilogue=epilogue(_CODES, "incidents prune --older-than 30d --dry-run"))
@@ -569,17 +560,17 @@ def prune(
     json: AsJson = False,
 ) -> None:
     """Remove incidents that have ended, with their log."""
-    seconds = seconds_of("--older-than", older_than)
+    seconds = output.seconds_of("--older-than", older_than)
     removed = _carry_out(desk, lambda desk: desk.prune(older_than=seconds, dry_run=dry_run))
     one = counted(removed["incidents"], "incident")
     if json:
-        write(json_line(removed))
+        output.write(output.json_line(removed))
     elif dry_run:
-        write(f"{one} would be removed")
+        output.write(f"{one} would be removed")
     else:
         log, messages = (
             counted(removed["log"], "log line"),
             counted(removed["messages"], "message"),
         )
         agents = counted(removed["agents"], "ended agent")
-        write(f"{one}, {log}, {messages} and {agents} removed")
+        output.write(f"{one}, {log}, {messages} and {agents} removed")

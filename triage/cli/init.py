@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from triage.core import UsageError
+from triage.core.errors import UsageError
 
 from .options import AsJson, epilogue, suggested
 from .output import json_line, write

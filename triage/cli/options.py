@@ -20,10 +20,13 @@ import anyio
 from cyclopts import Parameter
 from msgspec.structs import replace
 
-from triage.core import UsageError, nearest, redact
-from triage.engine import Agent, underlying_agent
-from triage.stores import RunInfo, Store, open_store
-from triage.strategies import FailurePolicy, Limits
+from triage.core.errors import UsageError, nearest
+from triage.core.redaction import redact
+from triage.engine.agent import Agent, underlying_agent
+from triage.stores.base import RunInfo, Store
+from triage.stores.opening import open_store
+from triage.strategies.limits import Limits
+from triage.strategies.policy import FailurePolicy
 
 T = TypeVar("T")
 

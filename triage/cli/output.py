@@ -19,7 +19,10 @@ from rich.pager import Pager
 from rich.table import Table
 from rich.text import Text
 
-from triage.core import UsageError, one_line, redact, refuse_constant
+from triage.core.errors import UsageError
+from triage.core.json_values import refuse_constant
+from triage.core.quoting import one_line
+from triage.core.redaction import redact
 
 from .progress import Line
 

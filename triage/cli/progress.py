@@ -7,30 +7,11 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from triage.core import (
-    Action,
-    ActionChosen,
-    AttemptFailed,
-    AttemptStarted,
-    CompensatorRan,
-    Event,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-    RunSuspended,
-    StateUpdated,
-    Step,
-    StepRecorded,
-    SubgoalCompleted,
-    SubgoalsDeclared,
-    Usage,
-    UsageRecorded,
-    action_text,
-    counted,
-    is_reused,
-    json_text,
-    one_line,
-)
+from triage.core import events
+from triage.core.actions import Action
+from triage.core.quoting import action_text, counted, json_text, one_line
+from triage.core.state import is_reused
+from triage.core.steps import Step, Usage
 
 if TYPE_CHECKING:
     from rich.console import Console  # Progress is of use without it
@@ -56,13 +37,13 @@ class Tally:
         self.steps = 0
         self.usage = Usage(calls=0)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: events.Event) -> None:
         match event:
-            case AttemptStarted(attempt=attempt):
+            case events.AttemptStarted(attempt=attempt):
                 self.attempts = attempt
-            case UsageRecorded(usage=usage):
+            case events.UsageRecorded(usage=usage):
                 self.usage = self.usage.plus(usage)
-            case StepRecorded(step=step) if not is_reused(step.metadata):
+            case events.StepRecorded(step=step) if not is_reused(step.metadata):
                 self.steps += 1
                 if step.usage is not None:
                     self.usage = self.usage.plus(step.usage)
@@ -92,13 +73,13 @@ class Progress:
         self._runs: dict[str, Tally] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         with self._lock:
             tally = self._runs.setdefault(event.run_id, Tally(event.time))
             tally.add(event)
             for line in _lines(event, tally):
                 self._print(max(0.0, event.time - tally.started), line)
-            if isinstance(event, RunFinished):
+            if isinstance(event, events.RunFinished):
                 del self._runs[event.run_id]
 
     def _print(self, seconds: float, line: Line) -> None:
@@ -124,41 +105,41 @@ class Progress:
 # What is said of an event -------------------------------------------------------------------------
 
 
-def _lines(event: Event, tally: Tally) -> Iterator[Line]:
+def _lines(event: events.Event, tally: Tally) -> Iterator[Line]:
     match event:
-        case RunStarted(run_id=run_id, agent=agent):
+        case events.RunStarted(run_id=run_id, agent=agent):
             yield Line("run", "bold", f"{agent} ({run_id[:8]})")
-        case AttemptStarted(attempt=attempt) if attempt > 1:
+        case events.AttemptStarted(attempt=attempt) if attempt > 1:
             goal = f", from {event.subgoal}" if event.subgoal else ""
             yield Line("attempt", "cyan", f"{attempt}{goal}, told: {event.hint or 'nothing'}")
-        case AttemptFailed():
+        case events.AttemptFailed():
             yield from failure_lines(event)
-        case ActionChosen(action=action, by=by, reason=reason):
+        case events.ActionChosen(action=action, by=by, reason=reason):
             yield from _choice(action, by, reason)
-        case RunResumed(action=action):
+        case events.RunResumed(action=action):
             yield from _choice(action, "a person", "")
-        case RunSuspended(question=question):
+        case events.RunSuspended(question=question):
             yield Line("waits", "yellow", question)
-        case RunFinished(status=status):
+        case events.RunFinished(status=status):
             style = "bold green" if status == "done" else "bold red"
             yield Line(status, style, tally.told(event.time))
         case _:
             yield from _recorded(event)
 
 
-def _recorded(event: Event) -> Iterator[Line]:
+def _recorded(event: events.Event) -> Iterator[Line]:
     match event:
-        case StepRecorded(step=step):
+        case events.StepRecorded(step=step):
             yield step_line(step)
-        case StateUpdated(values=values):
+        case events.StateUpdated(values=values):
             yield Line("state", "dim", json_text(values))
-        case SubgoalsDeclared(names=names):
+        case events.SubgoalsDeclared(names=names):
             yield Line("goals", "dim", ", ".join(names))
-        case SubgoalCompleted(name=name):
+        case events.SubgoalCompleted(name=name):
             yield Line("reached", "green", name)
-        case CompensatorRan(name=name, error=None):
+        case events.CompensatorRan(name=name, error=None):
             yield Line("undone", "magenta", name)
-        case CompensatorRan(name=name, error=error):
+        case events.CompensatorRan(name=name, error=error):
             yield Line("not undone", "red", f"{name} failed: {error}")
         case _:
             pass
@@ -182,7 +163,7 @@ def step_line(step: Step) -> Line:
     return Line(label, style, " ".join(parts))
 
 
-def failure_lines(event: AttemptFailed) -> Iterator[Line]:
+def failure_lines(event: events.AttemptFailed) -> Iterator[Line]:
     diagnosis = event.diagnosis
     error = "a check or a limit said no" if event.error is None else str(event.error)
     yield Line("failed", "red", f"attempt {event.attempt}: {error}")

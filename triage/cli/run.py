@@ -12,21 +12,16 @@ from typing import Annotated, Any, Literal
 import anyio
 from cyclopts import App, Parameter
 
-from triage.core import (
-    DeadLetter,
-    Event,
-    RunBusy,
-    StoreError,
-    TriageError,
-    TriageSuspendedError,
-    UsageError,
-    escaped,
-    fold,
-    one_line,
-)
-from triage.engine import Agent, Report, answers_to, asks_of, report_of
-from triage.plan import Orchestrator
-from triage.stores import Store
+from triage.core import errors
+from triage.core.escaping import escaped
+from triage.core.events import Event
+from triage.core.quoting import one_line
+from triage.core.state import fold
+from triage.engine.agent import Agent
+from triage.engine.outside import answers_to, asks_of
+from triage.engine.report import Report, report_of
+from triage.plan.orchestrator import Orchestrator
+from triage.stores.base import Store
 
 from .options import (
     AGENT_OPTIONS,
@@ -117,7 +112,7 @@ def run(
         async def work() -> None:
             try:
                 await agent.run(task, run_id=run_id, **arguments)
-            except TriageError as ended:
+            except errors.TriageError as ended:
                 if report is not None and isinstance(planned, Orchestrator) and ended.reporter:
                     await planned.report(ended, store=agent.store)
                 raise
@@ -135,14 +130,14 @@ def run(
             raise
         except Exception as failed:
             # Its start alone is no run: it was not taken.
-            if isinstance(failed, UsageError) and len(follower.events) <= 1:
+            if isinstance(failed, errors.UsageError) and len(follower.events) <= 1:
                 raise
             error = failed
     code = conclude(
         follower.events, error, function, store=store, as_json=json, kept=kept is not None
     )
     if code == FAILED and report is not None:
-        made = error.report if isinstance(error, TriageError) else None
+        made = error.report if isinstance(error, errors.TriageError) else None
         assert error is not None
         print_report(report_of(error) if made is None else made, report, audience)
     return code
@@ -181,7 +176,7 @@ def conclude(
         write(escaped(text, lines=True))
     if error is None:
         return DONE
-    if isinstance(error, TriageSuspendedError):
+    if isinstance(error, errors.TriageSuspendedError):
         note(f"the run waits for an answer: {error.question}")
         if kept:
             answer, *others = answers_to(events)
@@ -197,19 +192,25 @@ def conclude(
                 "is kept; one that is kept in memory only has ended with this command"
             )
         return SUSPENDED
-    note(explained(error) if isinstance(error, TriageError) else f"{type(error).__name__}: {error}")
+    note(
+        explained(error)
+        if isinstance(error, errors.TriageError)
+        else f"{type(error).__name__}: {error}"
+    )
     run_id = state.run_id
-    if isinstance(error, RunBusy):
+    if isinstance(error, errors.RunBusy):
         note(f"wait for that, or see who has it: {suggested('runs', 'show', run_id, store=store)}")
-    elif isinstance(error, DeadLetter):
+    elif isinstance(error, errors.DeadLetter):
         force = suggested("runs", "recover", run_id, function, "--force", store=store)
         note(f"once what kills it is mended: {force}")
     return FAILED
 
 
-def explained(error: TriageError) -> str:
+def explained(error: errors.TriageError) -> str:
     """What went wrong; of a store with the name of the error."""
-    if isinstance(error, StoreError) and not isinstance(error, RunBusy | DeadLetter):
+    if isinstance(error, errors.StoreError) and not isinstance(
+        error, errors.RunBusy | errors.DeadLetter
+    ):
         return f"{type(error).__name__}: {error}"
     return str(error)
 
@@ -240,6 +241,6 @@ def _summary(events: Sequence[Event], error: Exception | None) -> dict[str, Any]
         summary["error"] = one_line(f"{type(error).__name__}: {error}", 2000)
     if state.history and state.status != "done":
         summary["failure_type"] = state.history[-1].failure_type.value
-    if isinstance(error, TriageSuspendedError):
+    if isinstance(error, errors.TriageSuspendedError):
         summary |= {"question": error.question, "token": error.token}
     return summary

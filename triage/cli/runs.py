@@ -15,42 +15,34 @@ from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 from rich.text import Text
 
-from triage.core import (
-    Abort,
+from triage.core import actions
+from triage.core.errors import UsageError
+from triage.core.events import (
     AttemptFailed,
-    Edited,
-    Escalate,
     Event,
-    Keyring,
-    Replan,
-    Retry,
     RunResumed,
     RunStarted,
     StepRecorded,
-    UsageError,
-    approve,
-    counted,
-    dump,
-    edit,
-    fold,
-    happened,
     is_milestone,
-    json_text,
-    one_line,
-    redact,
-    reject,
-    rerun,
-    span,
-    to_json,
 )
-from triage.engine import TASK, MissingArguments, asks_of, lease_of, waits_for
-from triage.engine import cancel as cancel_run
-from triage.engine import fork as fork_run
-from triage.engine import resolve as resolve_run
-from triage.plan import report_in
-from triage.stores import RedisRuns, RunInfo, Store, copy_run
+from triage.core.quoting import counted, json_text, one_line, span
+from triage.core.redaction import redact
+from triage.core.state import fold
+from triage.core.wire import Keyring, dump, to_json
+from triage.engine.approvals import waits_for
+from triage.engine.forking import fork as fork_run
+from triage.engine.journal import TASK
+from triage.engine.outside import asks_of, lease_of
+from triage.engine.outside import cancel as cancel_run
+from triage.engine.outside import resolve as resolve_run
+from triage.engine.resume import MissingArguments
+from triage.plan.orchestrator import report_in
+from triage.stores.base import RunInfo, Store
+from triage.stores.copying import copy_run
 from triage.stores.opening import REDIS
+from triage.stores.redis import RedisRuns
 
+from . import output
 from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
 from .options import (
     AGENT_OPTIONS,
@@ -75,19 +67,6 @@ from .options import (
     suggested,
     with_store,
     you,
-)
-from .output import (
-    Listing,
-    json_given,
-    json_line,
-    note,
-    now,
-    paged,
-    print_listing,
-    print_page,
-    seconds_of,
-    table,
-    write,
 )
 from .run import FAILED, SUSPENDED, Follower, conclude, print_report
 from .runs_page import run_as_json, run_page, would_as_json, would_page
@@ -168,7 +147,7 @@ def list_runs(
         places = await places_of(known, [info.run_id for info in found])
         return found, journals, places, await store.now()
 
-    def look() -> Listing:
+    def look() -> output.Listing:
         kept = store_of(store) if known is None else known.store
         found, journals, places, clock = with_store(kept, work)
         runs = found[:limit]
@@ -180,12 +159,12 @@ def list_runs(
             ages = [
                 {
                     **info._asdict(),
-                    "age_s": round(now() - info.started, 3),
+                    "age_s": round(output.now() - info.started, 3),
                     **place_json(places.get(info.run_id)),
                 }
                 for info in runs
             ]
-            return Listing([Text(json_line(age)) for age in ages], keys, remark)
+            return output.Listing([Text(output.json_line(age)) for age in ages], keys, remark)
         ids = short_ids([info.run_id for info in runs])
         rows = [
             _row(ids[info.run_id], info, journals.get(info.run_id, ()), clock)
@@ -193,12 +172,12 @@ def list_runs(
             for info in runs
         ]
         titles = _TITLES if known is None else (*_TITLES, *PLACE_TITLES)
-        lines = table(
+        lines = output.table(
             titles, rows, styled="status", styles=_STYLES, cut=("agent", "task"), last_cut=("run",)
         )
-        return Listing(lines, ["titles", *keys], remark)
+        return output.Listing(lines, ["titles", *keys], remark)
 
-    print_listing(look, watch=watch)
+    output.print_listing(look, watch=watch)
 
 
 def _row(run_id: str, info: RunInfo, events: Sequence[Event], clock: float) -> tuple[str, ...]:
@@ -215,7 +194,7 @@ def _row(run_id: str, info: RunInfo, events: Sequence[Event], clock: float) -> t
         one_line(info.agent, 40),
         one_line(task, 80),
         status,
-        span(now() - info.started),
+        span(output.now() - info.started),
         lease_of(info, clock) or "-",
     )
 
@@ -245,7 +224,7 @@ def prune(
     json: AsJson = False,
 ) -> None:
     """Remove runs that have ended."""
-    longest = None if older_than is None else seconds_of("--older-than", older_than)
+    longest = None if older_than is None else output.seconds_of("--older-than", older_than)
     if longest is None and keep is None:
         raise UsageError("say what may go: --older-than 30d, --keep 1000, or both")
     if keep is not None and keep < 0:
@@ -255,15 +234,15 @@ def prune(
         if not dry_run:
             return await store.prune(older_than=longest, keep=keep)
         times = [info.updated for info in await store.runs() if info.status not in _OPEN]
-        border = math.inf if longest is None else now() - longest
+        border = math.inf if longest is None else output.now() - longest
         return sum(time < border for time in sorted(times, reverse=True)[keep or 0 :])
 
     count = with_store(store_of(store), work)
     if json:
-        write(json_line({"removed": 0 if dry_run else count, "would_remove": count}))
+        output.write(output.json_line({"removed": 0 if dry_run else count, "would_remove": count}))
     else:
         would = "would be removed, by the times of their last events"
-        write(f"{counted(count, 'run')} {would if dry_run else 'removed'}")
+        output.write(f"{counted(count, 'run')} {would if dry_run else 'removed'}")
 
 
 # Show ---------------------------------------------------------------------------------------------
@@ -301,28 +280,28 @@ def show(
 
     info, journal, clock = with_store(store_of(store), work)
     if would is not None and json:
-        write(_secretless(would_as_json(journal, would)))
+        output.write(_secretless(would_as_json(journal, would)))
     elif json:
-        write(_secretless(run_as_json(info, journal)))
+        output.write(_secretless(run_as_json(info, journal)))
     elif events:
         for event in journal:
-            write(_secretless(dump(event)))
+            output.write(_secretless(dump(event)))
     elif would is not None:
-        with paged() as out:
-            print_page(out, list(would_page(journal, would)))
+        with output.paged() as out:
+            output.print_page(out, list(would_page(journal, would)))
     elif report is not None:
         state = fold(journal)
         if state.status in ("done", "running"):
-            note(f"run {info.run_id} has not failed: {state.status}")
+            output.note(f"run {info.run_id} has not failed: {state.status}")
         else:
             print_report(report_in(journal), report, audience)
     else:
-        with paged() as out:
-            print_page(out, list(run_page(info, journal, store, clock)))
+        with output.paged() as out:
+            output.print_page(out, list(run_page(info, journal, store, clock)))
 
 
 def _secretless(value: Any) -> str:
-    return json_line(redact(value))
+    return output.json_line(redact(value))
 
 
 # Answer and end -----------------------------------------------------------------------------------
@@ -376,11 +355,11 @@ def resolve(
     async def work(kept: Store) -> tuple[RunInfo, bool]:
         info = await run_of(kept, run, store)
         try:
-            action = await resolve_run(kept, info.run_id, reply, now=now(), by=you())
+            action = await resolve_run(kept, info.run_id, reply, now=output.now(), by=you())
         except UsageError as error:
             show = suggested("runs", "show", info.run_id, store=store)
             raise UsageError(f"{error}; see {show}") from error
-        return info, isinstance(action, Abort)
+        return info, isinstance(action, actions.Abort)
 
     info, ends = with_store(store_of(store), work)
     print_answered(info, "ends as aborted" if ends else "goes on", store, as_json=json)
@@ -393,19 +372,19 @@ def print_answered(info: RunInfo, then: str, store: str | None, *, as_json: bool
         recover = suggested("runs", "recover", info.run_id, place_of(info.agent), store=store)
         how = f"by recover_all() of any worker, or: {recover}"
     if as_json:
-        write(json_line({"run_id": info.run_id, "answered": True, "then": then}))
+        output.write(output.json_line({"run_id": info.run_id, "answered": True, "then": then}))
     else:
-        write(f"run {one_line(info.run_id)} is answered: it {then} once it is recovered")
-        write(how)
+        output.write(f"run {one_line(info.run_id)} is answered: it {then} once it is recovered")
+        output.write(how)
 
 
-def edited(option: str, text: str) -> Edited:
+def edited(option: str, text: str) -> actions.Edited:
     """The answer that changes a call's arguments. Raises UsageError for what is no object of JSON."""
-    payload = json_given(option, text)
+    payload = output.json_given(option, text)
     if not isinstance(payload, dict):
         raise UsageError(f"edit takes {option} with an object, as in {option} '{{\"days\": 3}}'")
     try:
-        return edit(payload)
+        return actions.edit(payload)
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from error
 
@@ -428,7 +407,7 @@ def cancel(
             info = await run_of(kept, run, store)
             run_id, was = info.run_id, info.status
         if known is None:
-            await cancel_run(kept, run_id, now=now(), by=you())
+            await cancel_run(kept, run_id, now=output.now(), by=you())
         else:
             await known.cancel(run_id, by=you())
         return run_id, was
@@ -439,10 +418,10 @@ def cancel(
     else:
         run_id, was = run_with(partial(work, known.store), known)
     if json:
-        write(json_line({"run_id": run_id, "status": "cancelled", "was": was}))
+        output.write(output.json_line({"run_id": run_id, "status": "cancelled", "was": was}))
         return
     stops = "; its process, if it lives, stops when it next renews its lease"
-    write(f"run {one_line(run_id)} is cancelled{stops if was == 'running' else ''}")
+    output.write(f"run {one_line(run_id)} is cancelled{stops if was == 'running' else ''}")
 
 
 @app.command(
@@ -485,9 +464,9 @@ def fork(
             kept,
             info.run_id,
             at=_last_failure(events) if at is None else _step_at(events, at),
-            now=now(),
+            now=output.now(),
             by=you(),
-            action=None if hint is None else Retry(hint),
+            action=None if hint is None else actions.Retry(hint),
             end=end,
             new_id=run_id,
             keys=Keyring.of(None),
@@ -497,11 +476,13 @@ def fork(
     info, made = with_store(store_of(store), work)
     assert made is not None
     if json:
-        write(json_line({"run_id": made.run_id, "origin": info.run_id, "status": made.status}))
+        output.write(
+            output.json_line({"run_id": made.run_id, "origin": info.run_id, "status": made.status})
+        )
         return
     recover = suggested("runs", "recover", made.run_id, place_of(made.agent), store=store)
-    write(f"run {one_line(made.run_id)} is forked from {one_line(info.run_id)}; it goes on")
-    write(f"by recover_all() of any worker, or: {recover}")
+    output.write(f"run {one_line(made.run_id)} is forked from {one_line(info.run_id)}; it goes on")
+    output.write(f"by recover_all() of any worker, or: {recover}")
 
 
 @app.command(
@@ -537,9 +518,9 @@ def copy(
     given: Any = RedisRuns(source) if source.partition(":")[0] in REDIS else store_of(source)
     copied, looked_at = with_store(given, work)
     if json:
-        write(json_line({"copied": copied, "up_to_date": looked_at - copied}))
+        output.write(output.json_line({"copied": copied, "up_to_date": looked_at - copied}))
         return
-    write(f"{counted(copied, 'run')} copied, {looked_at - copied} were up to date")
+    output.write(f"{counted(copied, 'run')} copied, {looked_at - copied} were up to date")
 
 
 def _last_failure(events: Sequence[Event]) -> int:
@@ -679,18 +660,18 @@ def _reply(
         case "edit":
             return edited(option, "null" if payload is None else payload)
         case "happened":
-            return happened(None if payload is None else json_given(option, payload))
+            return actions.happened(None if payload is None else output.json_given(option, payload))
         case "approve":
-            return approve()
+            return actions.approve()
         case "rerun":
-            return rerun()
+            return actions.rerun()
         case _:
             with_reason: dict[str, Callable[[str | None], Any]] = {
-                "reject": partial(reject, ask_again=ask_again),
-                "retry": Retry,
-                "replan": Replan,
-                "abort": Abort,
-                "escalate": Escalate,
+                "reject": partial(actions.reject, ask_again=ask_again),
+                "retry": actions.Retry,
+                "replan": actions.Replan,
+                "abort": actions.Abort,
+                "escalate": actions.Escalate,
             }
             return with_reason[name](reason)
 
@@ -749,7 +730,7 @@ def _go_on(
         ended = with_store(kept, work)
     if isinstance(ended, _Standing):
         for line in ended.lines:
-            note(line)
+            output.note(line)
         return ended.code
     events, failed = ended
     return conclude(events, failed, function, store=store, as_json=as_json)

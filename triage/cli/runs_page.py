@@ -9,45 +9,19 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from triage.core import (
-    AttemptFailed,
-    Call,
-    Event,
-    Replan,
-    Resume,
-    Retry,
-    Rollback,
-    RunRecovered,
-    RunStarted,
-    RunState,
-    RunSuspended,
-    Step,
-    UsageError,
-    action_text,
-    active_seconds,
-    counted,
-    fold,
-    json_text,
-    moment,
-    one_line,
-    redact,
-    span,
-    to_json,
-)
-from triage.engine import (
-    WAITING,
-    Point,
-    answers_to,
-    asks_of,
-    foretell,
-    is_about_call,
-    lease_of,
-    point_of_return,
-    position_of,
-    question_at,
-    waits_for,
-)
-from triage.stores import RunInfo
+from triage.core.actions import Replan, Resume, Retry, Rollback
+from triage.core.errors import UsageError
+from triage.core.events import AttemptFailed, Event, RunRecovered, RunStarted, RunSuspended
+from triage.core.quoting import action_text, counted, json_text, moment, one_line, span
+from triage.core.redaction import redact
+from triage.core.state import Call, RunState, active_seconds, fold
+from triage.core.steps import Step
+from triage.core.wire import to_json
+from triage.engine.approvals import question_at, waits_for
+from triage.engine.outside import WAITING, answers_to, asks_of, is_about_call, lease_of
+from triage.engine.recovery import position_of
+from triage.engine.returning import Point, foretell, point_of_return
+from triage.stores.base import RunInfo
 
 from .options import place_of, suggested
 from .output import now

@@ -21,9 +21,12 @@ from anyio.abc import TaskStatus
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from triage.core import TriageError, UsageError, logger, one_line, span
-from triage.incidents import IncidentDesk, Supervisor
+from triage.core.errors import TriageError, UsageError
+from triage.core.observers import logger
+from triage.core.quoting import one_line, span
+from triage.incidents.desk import IncidentDesk
 from triage.incidents.model import iso
+from triage.incidents.supervisor import Supervisor
 
 from .desk import (
     DESK_OPTIONS,

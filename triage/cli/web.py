@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from triage.core import UsageError, redact
-from triage.stores import Store
+from triage.core.errors import UsageError
+from triage.core.redaction import redact
+from triage.stores.base import Store
 
 from .fleet import Fleet, FleetOption, fleet_of
 from .options import VARIABLE, StoreText, epilogue, store_of, you
@@ -76,8 +77,8 @@ def web(
     try:
         import uvicorn
 
-        from triage.web import LOOPBACK, Login, Person, Role, check_bind
-        from triage.web import app as page
+        from triage.web.app import app as page
+        from triage.web.security import LOOPBACK, Login, Person, Role, check_bind
 
         from .sockets import BACKLOG, Connection
     except ImportError as error:
