@@ -18,57 +18,22 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from triage.core import (
-    Abort,
-    AlreadyResumed,
-    AttemptFailed,
-    Edited,
-    Escalate,
-    Event,
-    Keyring,
-    Replan,
-    Reply,
-    Retry,
-    RunBusy,
-    RunOver,
-    StoreError,
-    TriageError,
-    UsageError,
-    approve,
-    edit,
-    happened,
-    json_text,
-    logger,
-    one_line,
-    redact,
-    refuse_constant,
-    reject,
-    rerun,
-    span,
-    to_json,
-)
-from triage.engine import (
-    Agent,
-    FirstAnswer,
-    Question,
-    answers_to,
-    asked_inside_by,
-    cancel,
-    first_answer,
-    fork,
-    question_at,
-    resolve,
-    underlying_agent,
-    waits_for,
-)
-from triage.plan import (
-    ApprovalAnswer,
-    ApprovalRequest,
-    answer_in,
-    asked_in,
-    request_in,
-)
-from triage.stores import RunInfo, Store
+from triage.core import actions
+from triage.core.errors import AlreadyResumed, RunBusy, RunOver, StoreError, TriageError, UsageError
+from triage.core.events import AttemptFailed, Event
+from triage.core.json_values import refuse_constant
+from triage.core.observers import logger
+from triage.core.quoting import json_text, one_line, span
+from triage.core.redaction import redact
+from triage.core.wire import Keyring, to_json
+from triage.engine import outside
+from triage.engine.agent import Agent, underlying_agent
+from triage.engine.approvals import Question, question_at, waits_for
+from triage.engine.forking import fork
+from triage.engine.outside import cancel
+from triage.plan.answers import answer_in, asked_in, request_in
+from triage.plan.approval import ApprovalAnswer, ApprovalRequest
+from triage.stores.base import RunInfo, Store
 
 from .pages import Pages, run_and_events, slug, unslug
 from .security import Person, Role, form_of, need, person_of
@@ -186,7 +151,7 @@ def offer_of(
     fields = tuple(_fields(question, schemas))
     names = tuple(
         name
-        for name in answers_to(events)
+        for name in outside.answers_to(events)
         if name != "edit" or fields  # nothing to edit
     )
     offer = offer._replace(question=asked.token_digest, choices=_choices(names), fields=fields)
@@ -245,7 +210,7 @@ def refilled(fields: Sequence[Field], form: Mapping[str, str]) -> tuple[Field, .
     return tuple(field._replace(value=form.get(field.key, field.value)) for field in fields)
 
 
-def _changed(fields: Sequence[Field], form: Mapping[str, str]) -> Edited:
+def _changed(fields: Sequence[Field], form: Mapping[str, str]) -> actions.Edited:
     """Return the changed arguments. Raises UsageError if one is not valid or none has changed."""
     changed: dict[str, Any] = {}
     for field in fields:
@@ -259,7 +224,7 @@ def _changed(fields: Sequence[Field], form: Mapping[str, str]) -> Edited:
     if not changed:
         raise UsageError("nothing is changed: change an argument, or approve the call as it is")
     try:
-        return edit(changed)
+        return actions.edit(changed)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -292,7 +257,7 @@ def _json(name: str, text: str) -> Any:
 
 def reply_of(
     events: Sequence[Event], offer: Offer, form: Mapping[str, str], schemas: Schemas, by: str
-) -> Reply | ApprovalAnswer:
+) -> actions.Reply | ApprovalAnswer:
     """Convert a submitted form to an answer. Raises UsageError naming the field that is wrong."""
     name = form.get("answer", "")
     if not offer.takes(name):
@@ -304,12 +269,12 @@ def reply_of(
         raise UsageError("reason: say why, so that the agent can find another way")
     if offer.request is not None:
         return _of_plan(offer.request, name, reason, form, by)
-    made: Reply
+    made: actions.Reply
     match name:
         case "approve":
-            made = approve()
+            made = actions.approve()
         case "reject":
-            made = reject(reason, ask_again=form.get("ask_again") == "true")
+            made = actions.reject(reason, ask_again=form.get("ask_again") == "true")
         case "edit":
             question = question_at(events)
             assert question is not None
@@ -317,17 +282,17 @@ def reply_of(
             _check_schema(question, made.payload, schemas)
         case "happened":
             text = form.get("result", "").strip()
-            made = happened(_json("result", text) if text else None)
+            made = actions.happened(_json("result", text) if text else None)
         case "rerun":
-            made = rerun()
+            made = actions.rerun()
         case "retry":
-            made = Retry(reason)
+            made = actions.Retry(reason)
         case "replan":
-            made = Replan(reason)
+            made = actions.Replan(reason)
         case "escalate":
-            made = Escalate(reason)
+            made = actions.Escalate(reason)
         case _:
-            made = Abort(reason or f"{by} ended it")
+            made = actions.Abort(reason or f"{by} ended it")
     return made
 
 
@@ -369,7 +334,7 @@ class Outcome(NamedTuple):
     run_id: str
     done: bool
     said: str
-    first: FirstAnswer | None = None
+    first: outside.FirstAnswer | None = None
 
 
 class Answers:
@@ -407,7 +372,7 @@ class Answers:
     async def offer(self, info: RunInfo, events: Sequence[Event]) -> Offer:
         """Return what can be done with a run."""
         request = request_in(events)
-        if asked_inside_by(events) is not None:
+        if outside.asked_inside_by(events) is not None:
             request = await asked_in(self._store, info.run_id)
         schemas: Schemas = self._schemas
         made = partial(offer_of, runs_here=self.runs(info.agent), request=request)
@@ -430,7 +395,7 @@ class Answers:
         info, events = await self._read(request)
         form = dict(await form_of(request))
         question = form.get("question", "")
-        first = first_answer(events, question)
+        first = outside.first_answer(events, question)
         offer = await self.offer(info, events)
         if first is not None or question != offer.question:
             return self._late(request, info, first)
@@ -439,7 +404,7 @@ class Answers:
             await self._write(info, question, said, person)
         except (AlreadyResumed, RunOver):
             events = await self._store.read(info.run_id)
-            return self._late(request, info, first_answer(events, question))
+            return self._late(request, info, outside.first_answer(events, question))
         except (RunBusy, UsageError) as error:
             typed = offer._replace(fields=refilled(offer.fields, form))
             if isinstance(error, RunBusy):
@@ -454,7 +419,9 @@ class Answers:
             await answer_in(self._store, said)
             return
         now = time.time()
-        await resolve(self._store, info.run_id, said, now=now, by=person.name, question=question)
+        await outside.resolve(
+            self._store, info.run_id, said, now=now, by=person.name, question=question
+        )
 
     def _form(
         self,
@@ -477,7 +444,7 @@ class Answers:
             error=error,
         )
 
-    def _late(self, request: Request, info: RunInfo, first: FirstAnswer | None) -> Response:
+    def _late(self, request: Request, info: RunInfo, first: outside.FirstAnswer | None) -> Response:
         return self._pages.render(request, "answers/late.html", status=409, info=info, first=first)
 
     async def cancel(self, request: Request) -> Response:
@@ -489,7 +456,7 @@ class Answers:
         except RunOver:
             events = await self._store.read(info.run_id)
             end = events[-1]
-            first = FirstAnswer(
+            first = outside.FirstAnswer(
                 getattr(end, "by", ""), end.time, getattr(end, "status", "it has ended")
             )
             return self._late(request, info, first)
@@ -522,7 +489,7 @@ class Answers:
             at=int(at),
             now=time.time(),
             by=person.name,
-            action=Replan(hint) if hint else None,
+            action=actions.Replan(hint) if hint else None,
             end=form.get("end") == "yes",
             keys=Keyring.of(None),
         )
@@ -598,7 +565,9 @@ class Answers:
         try:
             if one is None:
                 events = await self._store.read(run_id)
-                return Outcome(run_id, done=False, said="", first=first_answer(events, question))
+                return Outcome(
+                    run_id, done=False, said="", first=outside.first_answer(events, question)
+                )
             if form.get("answer") == "cancel":
                 await cancel(self._store, run_id, now=time.time(), by=person.name)
                 return Outcome(run_id, done=True, said="cancelled")
@@ -607,7 +576,9 @@ class Answers:
             await self._write(one.info, question, said, person)
         except (AlreadyResumed, RunOver):
             events = await self._store.read(run_id)
-            return Outcome(run_id, done=False, said="", first=first_answer(events, question))
+            return Outcome(
+                run_id, done=False, said="", first=outside.first_answer(events, question)
+            )
         except (StoreError, TriageError) as error:
             return Outcome(run_id, done=False, said=str(error))
         self._go_on(one.info)

@@ -14,17 +14,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from triage.core import (
-    StoreCorrupt,
-    StoreError,
-    StoreKeyMissing,
-    StoreTooNew,
-    StoreUnavailable,
-    UnknownRun,
-    UsageError,
-)
-from triage.incidents import IncidentDesk
-from triage.stores import Store, open_store
+from triage.core import errors
+from triage.incidents.desk import IncidentDesk
+from triage.stores.base import Store
+from triage.stores.opening import open_store
 
 from .answers import Answers
 from .incidents import Incidents, desk_of
@@ -33,26 +26,26 @@ from .security import Guard, Login, Who, check_hosts
 from .views import FleetPage, Views
 
 _KEPT = "public, max-age=31536000, immutable"
-_UNREADABLE: dict[type[StoreError], tuple[str, tuple[str, ...]]] = {
-    StoreTooNew: (
+_UNREADABLE: dict[type[errors.StoreError], tuple[str, tuple[str, ...]]] = {
+    errors.StoreTooNew: (
         "The store was written by a newer release",
         (
             "Update triage where this page runs, then load the page again.",
             "Nothing was changed in the store.",
         ),
     ),
-    StoreUnavailable: (
+    errors.StoreUnavailable: (
         "The store cannot be reached",
         (
             "See whether its file, server or network is there.",
             "Load the page again; runs in progress keep what they have recorded.",
         ),
     ),
-    StoreKeyMissing: (
+    errors.StoreKeyMissing: (
         "The key of the store is missing",
         ("Give this process the key that the runs were encrypted with.",),
     ),
-    StoreCorrupt: (
+    errors.StoreCorrupt: (
         "The store is damaged",
         ("Restore it from a copy; `triage doctor` reports the damage.",),
     ),
@@ -81,7 +74,7 @@ def app(
     Raises UsageError for an invalid store or host name, and if both `who` and `login` are given.
     """
     if who is not None and login is not None:
-        raise UsageError("give app() either who= or login=: one of them says who asks")
+        raise errors.UsageError("give app() either who= or login=: one of them says who asks")
     check_hosts(hosts)
     fleet = store if isinstance(store, Fleet) else None
     opened = store.store if isinstance(store, Fleet) else open_store(store)
@@ -117,8 +110,8 @@ def app(
         lifespan=lifespan,
         exception_handlers={
             HTTPException: troubles.http,
-            StoreError: troubles.store,
-            UsageError: troubles.usage,
+            errors.StoreError: troubles.store,
+            errors.UsageError: troubles.usage,
         },
     )
 
@@ -153,7 +146,7 @@ class _Troubles:
         return self._pages.problem(request, 400, "That cannot be done", str(error))
 
     async def store(self, request: Request, error: Exception) -> Response:
-        if isinstance(error, UnknownRun):
+        if isinstance(error, errors.UnknownRun):
             gone = "Go to the list of runs: it may have been removed by `triage runs prune`."
             return self._pages.problem(request, 404, "No such run", str(error), (gone,))
         known = (found for kind, found in _UNREADABLE.items() if isinstance(error, kind))

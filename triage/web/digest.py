@@ -7,28 +7,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.core import (
-    NO_USAGE,
-    ActiveTime,
-    AttemptFailed,
-    AttemptStarted,
-    CallStarted,
-    ErrorInfo,
-    Event,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-    RunSuspended,
-    StepRecorded,
-    Usage,
-    UsageRecorded,
-    is_reused,
-    json_text,
-    one_line,
-    to_json,
-)
-from triage.engine import WAITING
-from triage.stores import RunInfo, Store
+from triage.core import events
+from triage.core.failures import ErrorInfo
+from triage.core.quoting import json_text, one_line
+from triage.core.state import ActiveTime, is_reused
+from triage.core.steps import NO_USAGE, Usage
+from triage.core.wire import to_json
+from triage.engine.outside import WAITING
+from triage.stores.base import RunInfo, Store
 
 from .pages import money, slug
 
@@ -62,27 +48,27 @@ class Digest:
         self.errors: list[str] = []
         self.tools: list[str] = []
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: events.Event) -> None:
         self.events = event.seq + 1
         self._active.apply(event)
         match event:
-            case RunStarted(task=task):
+            case events.RunStarted(task=task):
                 self.task = one_line(json_text(to_json(task)), 160)
-            case AttemptStarted(attempt=number):
+            case events.AttemptStarted(attempt=number):
                 self.attempts = number
-            case StepRecorded():
+            case events.StepRecorded():
                 self._step(event)
-            case UsageRecorded(usage=usage):
+            case events.UsageRecorded(usage=usage):
                 self.usage = self.usage.plus(usage)
-            case CallStarted(tool=tool):
+            case events.CallStarted(tool=tool):
                 self._tool(tool)
-            case AttemptFailed():
+            case events.AttemptFailed():
                 self._failed(event)
-            case RunSuspended(question=question):
+            case events.RunSuspended(question=question):
                 self.question = one_line(question, 200)
-            case RunResumed():
+            case events.RunResumed():
                 self.question = ""
-            case RunFinished(error=ErrorInfo() as error):
+            case events.RunFinished(error=ErrorInfo() as error):
                 self._error(str(error))
             case _:
                 pass
@@ -92,7 +78,7 @@ class Digest:
         """Seconds of work, without waits."""
         return self._active.seconds
 
-    def _step(self, event: StepRecorded) -> None:
+    def _step(self, event: events.StepRecorded) -> None:
         step = event.step
         if step.tool_called is not None:
             self._tool(step.tool_called)
@@ -108,7 +94,7 @@ class Digest:
         if name not in self.tools and len(self.tools) < _MOST_TOOLS:
             self.tools.append(name)
 
-    def _failed(self, event: AttemptFailed) -> None:
+    def _failed(self, event: events.AttemptFailed) -> None:
         found = event.diagnosis
         if found.cause in WAITING:
             return

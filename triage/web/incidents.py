@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from triage.core import UsageError
-from triage.incidents import Incident, IncidentDesk, IncidentError, Status, UnknownIncident
-from triage.stores import Store
+from triage.core.errors import UsageError
+from triage.incidents.desk import IncidentDesk
+from triage.incidents.model import Incident, IncidentError, Status, UnknownIncident
+from triage.stores.base import Store
 
 from .pages import Pages, Places
 from .security import Role, form_of, need, person_of

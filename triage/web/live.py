@@ -13,8 +13,10 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from triage.core import StoreError, UnknownRun, is_milestone, one_line
-from triage.stores import RunInfo, Store
+from triage.core.errors import StoreError, UnknownRun
+from triage.core.events import is_milestone
+from triage.core.quoting import one_line
+from triage.stores.base import RunInfo, Store
 
 from .digest import Digest, Digests, row_of
 from .pages import Places, money

@@ -14,19 +14,13 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from triage.core import (
-    Event,
-    UnknownRun,
-    counted,
-    escaped,
-    json_text,
-    moment,
-    one_line,
-    redact,
-    span,
-    to_json,
-)
-from triage.stores import RunInfo, Store
+from triage.core.errors import UnknownRun
+from triage.core.escaping import escaped
+from triage.core.events import Event
+from triage.core.quoting import counted, json_text, moment, one_line, span
+from triage.core.redaction import redact
+from triage.core.wire import to_json
+from triage.stores.base import RunInfo, Store
 
 HERE = Path(__file__).parent
 THEMES = ("light", "dark")

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from triage.core import CallFinished, CallStarted, StepRecorded, is_reused, span
+from triage.core.events import CallFinished, CallStarted, StepRecorded
+from triage.core.quoting import span
+from triage.core.state import is_reused
 
 from .story import AttemptStory, Sample, Story
 from .timeline import IDLE_S, Moment

@@ -20,7 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from triage.core import UsageError, logger, misuse, one_line
+from triage.core.errors import UsageError, misuse
+from triage.core.observers import logger
+from triage.core.quoting import one_line
 
 
 class Role(StrEnum):

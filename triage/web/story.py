@@ -7,24 +7,21 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from triage.core import (
+from triage.core.diagnosis import Diagnosis
+from triage.core.events import (
     ActionChosen,
     AttemptFailed,
     AttemptStarted,
-    Diagnosis,
     Event,
     PlanMade,
-    RunState,
     StepRecorded,
-    Usage,
-    action_text,
-    active_seconds,
-    canonical,
-    is_reused,
-    one_line,
-    to_json,
 )
-from triage.engine import WAITING
+from triage.core.json_values import canonical
+from triage.core.quoting import action_text, one_line
+from triage.core.state import RunState, active_seconds, is_reused
+from triage.core.steps import Usage
+from triage.core.wire import to_json
+from triage.engine.outside import WAITING
 
 from .timeline import Entry, Moment, Moments, entries_of
 

@@ -5,45 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from triage.core import (
-    ActionChosen,
-    ApprovalAsked,
-    ApprovalGiven,
-    AttemptFailed,
-    AttemptStarted,
-    CallFinished,
-    CallStarted,
-    CapabilitiesSelected,
-    CompensatorRan,
-    CompensatorRegistered,
-    Event,
-    PlanFailed,
-    PlanMade,
-    PlanRouted,
-    PlanStepMoved,
-    RunFinished,
-    RunRecovered,
-    RunResumed,
-    RunStarted,
-    RunSuspended,
-    StateUpdated,
-    Step,
-    StepRecorded,
-    SubgoalCompleted,
-    SubgoalsDeclared,
-    Usage,
-    UsageRecorded,
-    WatchNoticed,
-    action_text,
-    counted,
-    is_call,
-    is_reused,
-    json_text,
-    one_line,
-    span,
-    to_json,
-)
-from triage.engine import WAITING
+from triage.core import events
+from triage.core.quoting import action_text, counted, json_text, one_line, span
+from triage.core.state import is_call, is_reused
+from triage.core.steps import Step, Usage
+from triage.core.wire import to_json
+from triage.engine.outside import WAITING
 
 IDLE_S = 60.0
 """Seconds without an event from which the timeline shows a pause."""
@@ -58,16 +25,16 @@ class Moment:
 
     __slots__ = ("events",)
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: events.Event) -> None:
         self.events = [event]
 
     @property
-    def first(self) -> Event:
+    def first(self) -> events.Event:
         """The first event, whose position is the moment's address."""
         return self.events[0]
 
     @property
-    def last(self) -> Event:
+    def last(self) -> events.Event:
         return self.events[-1]
 
 
@@ -77,21 +44,21 @@ class Moments:
     def __init__(self) -> None:
         self._open: dict[str, Moment] = {}
 
-    def apply(self, event: Event) -> Moment:
+    def apply(self, event: events.Event) -> Moment:
         """Apply the next event; return the moment it starts or joins."""
         match event:
-            case CallStarted(key=key, keyed=keyed):
+            case events.CallStarted(key=key, keyed=keyed):
                 known = self._open.get(key) if keyed else None
                 if known is None:
                     known = self._open[key] = Moment(event)
                     return known
-            case StepRecorded(step=step) if is_call(step):
+            case events.StepRecorded(step=step) if is_call(step):
                 key = str((step.metadata or {})["call"])
                 known = self._open.get(key)
                 if known is None:  # a reused call starts with its step
                     known = self._open[key] = Moment(event)
                     return known
-            case CallFinished(key=key):
+            case events.CallFinished(key=key):
                 known = self._open.pop(key, None)
             case _:
                 known = None
@@ -132,8 +99,8 @@ def entry_of(moment: Moment, started: float, before: float | None) -> Entry:
     """
     first = moment.first
     idle = 0.0 if before is None else first.time - before
-    step = next((e for e in moment.events if isinstance(e, StepRecorded)), None)
-    said = _call(moment, step) if isinstance(first, CallStarted) else _said(first)
+    step = next((e for e in moment.events if isinstance(e, events.StepRecorded)), None)
+    said = _call(moment, step) if isinstance(first, events.CallStarted) else _said(first)
     return said._replace(
         seq=first.seq,
         last=moment.last.seq,
@@ -194,10 +161,10 @@ def _entry(kind: str, tone: str, text: str, result: str = "", took: str = "") ->
     return Entry(0, 0, *said, took=took)
 
 
-def _call(moment: Moment, recorded: StepRecorded | None) -> Entry:
+def _call(moment: Moment, recorded: events.StepRecorded | None) -> Entry:
     begun = moment.first
-    assert isinstance(begun, CallStarted)
-    finished = next((e for e in moment.events if isinstance(e, CallFinished)), None)
+    assert isinstance(begun, events.CallStarted)
+    finished = next((e for e in moment.events if isinstance(e, events.CallFinished)), None)
     kind = begun.kind or ("tool" if begun.run is None else "run")
     text = f"{begun.tool}({_given(begun.arguments)})"
     if kind in ("model", "judge") and recorded is not None and recorded.step.tool_called is None:
@@ -242,7 +209,7 @@ def _short(value: Any) -> str:
     return one_line(text, _GIVEN)
 
 
-def _step(event: StepRecorded) -> Entry:
+def _step(event: events.StepRecorded) -> Entry:
     step = event.step
     reused = is_reused(step.metadata)
     kind, tone = ("reused", "reused") if reused else ("step", "ok")
@@ -265,33 +232,35 @@ def _step(event: StepRecorded) -> Entry:
 # All other events ---------------------------------------------------------------------------------
 
 
-def _said(event: Event) -> Entry:
+def _said(event: events.Event) -> Entry:
     match event:
-        case StepRecorded():
+        case events.StepRecorded():
             said = _step(event)
-        case RunStarted(agent=agent, task=task):
+        case events.RunStarted(agent=agent, task=task):
             said = _entry("run", "quiet", f"{agent} began", json_text(to_json(task)))
-        case AttemptStarted(attempt=number, hint=hint):
+        case events.AttemptStarted(attempt=number, hint=hint):
             said = _entry("attempt", "quiet", f"attempt {number}", f"told: {hint}" if hint else "")
-        case AttemptFailed(attempt=number, diagnosis=diagnosis) if diagnosis.cause in WAITING:
+        case events.AttemptFailed(attempt=number, diagnosis=diagnosis) if (
+            diagnosis.cause in WAITING
+        ):
             said = _entry(
                 "asked", "warn", f"attempt {number} stopped to ask", diagnosis.user_message
             )
-        case AttemptFailed(attempt=number, error=error, diagnosis=diagnosis):
+        case events.AttemptFailed(attempt=number, error=error, diagnosis=diagnosis):
             why = "a check or a limit said no" if error is None else str(error)
             said = _entry("failed", "bad", f"attempt {number}: {why}", str(diagnosis))
-        case ActionChosen(action=action, by=by, reason=reason):
+        case events.ActionChosen(action=action, by=by, reason=reason):
             said = _entry(
                 "action", "warn", action_text(action), ", ".join(filter(None, (by, reason)))
             )
-        case RunSuspended(question=question):
+        case events.RunSuspended(question=question):
             said = _entry("waits", "warn", question)
-        case RunResumed(action=action):
+        case events.RunResumed(action=action):
             said = _entry("answer", "ok", action_text(action))
-        case RunRecovered(epoch=epoch, changed=changed):
+        case events.RunRecovered(epoch=epoch, changed=changed):
             code = "its code has changed" if changed else ""
             said = _entry("taken over", "warn", f"by process {epoch + 1} of this run", code)
-        case RunFinished(status=status, error=error, result=result):
+        case events.RunFinished(status=status, error=error, result=result):
             tone = "ok" if status == "done" else "bad"
             given = json_text(to_json(result)) if error is None else str(error)
             said = _entry("end", tone, status, given if result is not None or error else "")
@@ -300,30 +269,30 @@ def _said(event: Event) -> Entry:
     return said
 
 
-def _noted(event: Event) -> Entry:
+def _noted(event: events.Event) -> Entry:
     match event:
-        case StateUpdated(values=values):
+        case events.StateUpdated(values=values):
             said = _entry("state", "quiet", ", ".join(map(str, values)), json_text(to_json(values)))
-        case UsageRecorded(usage=usage):
+        case events.UsageRecorded(usage=usage):
             said = _entry("usage", "quiet", used(usage) or counted(usage.calls, "call"))
-        case CallFinished(key=key, outcome=outcome, result=result):
+        case events.CallFinished(key=key, outcome=outcome, result=result):
             tool = key.rsplit(":", 2)[0]
             said = _entry("answer", "ok", f"{tool}: {outcome}", json_text(to_json(result)))
-        case WatchNoticed(response=response, rule=rule, text=text):
+        case events.WatchNoticed(response=response, rule=rule, text=text):
             said = _entry("noticed", "warn", f"{rule}: {text}", response)
-        case SubgoalsDeclared(names=names):
+        case events.SubgoalsDeclared(names=names):
             said = _entry("goals", "quiet", ", ".join(names))
-        case SubgoalCompleted(name=name):
+        case events.SubgoalCompleted(name=name):
             said = _entry("reached", "ok", name)
-        case CompensatorRegistered(name=name):
+        case events.CompensatorRegistered(name=name):
             said = _entry("can undo", "quiet", name)
-        case CompensatorRan(name=name, error=error, begins=begins):
+        case events.CompensatorRan(name=name, error=error, begins=begins):
             failed = "" if error is None else f"failed: {error}"
             tone = "open" if begins else "bad" if failed else "ok"
             said = _entry("undoing" if begins else "undone", tone, name, failed)
-        case ApprovalAsked(kind=kind, question=question):
+        case events.ApprovalAsked(kind=kind, question=question):
             said = _entry("asks", "warn", question or kind)
-        case ApprovalGiven(decision=decision, by=by, reason=reason):
+        case events.ApprovalGiven(decision=decision, by=by, reason=reason):
             tone = "bad" if decision == "rejected" else "ok"
             said = _entry("answer", tone, f"{decision}{f' by {by}' if by else ''}", reason)
         case _:
@@ -331,18 +300,18 @@ def _noted(event: Event) -> Entry:
     return said
 
 
-def _planned(event: Event) -> Entry:
+def _planned(event: events.Event) -> Entry:
     match event:
-        case CapabilitiesSelected(names=names):
+        case events.CapabilitiesSelected(names=names):
             said = _entry("selected", "quiet", ", ".join(names))
-        case PlanMade(version=version, plan=plan):
+        case events.PlanMade(version=version, plan=plan):
             said = _entry("plan", "quiet", f"version {version}", json_text(to_json(plan)))
-        case PlanRouted(target=target, step=step, reason=reason):
+        case events.PlanRouted(target=target, step=step, reason=reason):
             said = _entry("route", "quiet", f"{target} {step}".strip(), reason)
-        case PlanFailed(target=target, step=step, error=error, diagnosis=diagnosis):
+        case events.PlanFailed(target=target, step=step, error=error, diagnosis=diagnosis):
             why = str(diagnosis) if error is None else f"{error} ({diagnosis})"
             said = _entry("failed", "bad", f"{target} {step}".strip(), why)
-        case PlanStepMoved(step=step, status=status, detail=detail):
+        case events.PlanStepMoved(step=step, status=status, detail=detail):
             said = _entry(
                 "plan step", "ok" if status == "done" else "quiet", f"{step}: {status}", detail
             )

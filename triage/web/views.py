@@ -12,10 +12,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from triage.core import Event, FailureType, dump, one_line, redact
-from triage.engine import asks_of, lease_of, waits_for
-from triage.plan import fold_plan, report_in
-from triage.stores import RunInfo, Store
+from triage.core.events import Event
+from triage.core.quoting import one_line
+from triage.core.redaction import redact
+from triage.core.taxonomy import FailureType
+from triage.core.wire import dump
+from triage.engine.approvals import waits_for
+from triage.engine.outside import asks_of, lease_of
+from triage.plan.orchestrator import report_in
+from triage.plan.routing import fold_plan
+from triage.stores.base import RunInfo, Store
 
 from .answers import Answers
 from .digest import Digests, Query, Row, find, row_of
