@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from triage.core import Step, Usage, UsageError, check_number, misuse
-from triage.engine import Run
+from triage.core.errors import UsageError, check_number, misuse
+from triage.core.steps import Step, Usage
+from triage.engine.calls import Run
 
 from .faults import Fault, Site, as_fault, slow
 from .plans import pass_time

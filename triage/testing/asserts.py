@@ -10,29 +10,14 @@ from typing import Any, cast
 
 import anyio
 
-from triage.core import (
-    UNSAFE,
-    Attempt,
-    CallFinished,
-    CallStarted,
-    CompensatorRan,
-    Environment,
-    Event,
-    RunStarted,
-    RunState,
-    TriageAbortError,
-    TriageError,
-    TriageEscalationError,
-    TriageFatalError,
-    TriageSuspendedError,
-    UsageError,
-    check_count,
-    check_number,
-    fold,
-    misuse,
-    redact,
-)
-from triage.engine import Agent, underlying_agent
+from triage.core import errors
+from triage.core.environment import Environment
+from triage.core.events import CallFinished, CallStarted, CompensatorRan, Event, RunStarted
+from triage.core.failures import Attempt
+from triage.core.redaction import redact
+from triage.core.state import RunState, fold
+from triage.core.taxonomy import UNSAFE
+from triage.engine.agent import Agent, underlying_agent
 
 from .faults import Crash
 from .plans import FaultPlan, Injected, Performed, has_faults_of, observed, wrap
@@ -242,7 +227,12 @@ def failed(
 ANYTHING: Any = type("Anything", (), {"__repr__": lambda _self: "ANYTHING"})()
 """For `result`: accepts any result."""
 _MOST_RESTARTS = 10
-_ENDINGS = (TriageEscalationError, TriageSuspendedError, TriageAbortError, TriageFatalError)
+_ENDINGS = (
+    errors.TriageEscalationError,
+    errors.TriageSuspendedError,
+    errors.TriageAbortError,
+    errors.TriageFatalError,
+)
 
 
 async def assert_recovers(
@@ -294,7 +284,7 @@ async def assert_escalates(  # noqa: PLR0913 - what may be expected of a run, ea
     plan: FaultPlan | None = None,
     *,
     because: str | None = None,
-    ends_in: type[TriageError] = TriageEscalationError,
+    ends_in: type[errors.TriageError] = errors.TriageEscalationError,
     at_most_attempts: int | None = None,
     within_s: float | None = None,
     effects: Mapping[str, int] | None = None,
@@ -312,7 +302,7 @@ async def assert_escalates(  # noqa: PLR0913 - what may be expected of a run, ea
     _check_bounds(at_most_attempts, within_s, effects, real_seconds)
     if not isinstance(ends_in, type) or not issubclass(ends_in, _ENDINGS):
         names = ", ".join(kind.__name__ for kind in _ENDINGS)
-        raise misuse("assert_escalates(ends_in=…)", ends_in, f"one of {names}")
+        raise errors.misuse("assert_escalates(ends_in=…)", ends_in, f"one of {names}")
     done = await _tried(agent, task, plan, environment, real_seconds, arguments)
     if done.error is None:
         raise failed(done, ["the run came to a result, and was to stop"], None)
@@ -364,7 +354,9 @@ def _in_loop(call: Callable[[], Any], backend: str) -> Account:
         anyio.get_cancelled_exc_class()
     except RuntimeError:  # no event loop is running, as it should be
         return cast("Account", anyio.run(call, backend=backend))
-    raise UsageError("the sync form cannot be used in async code; await the one without _sync")
+    raise errors.UsageError(
+        "the sync form cannot be used in async code; await the one without _sync"
+    )
 
 
 async def _tried(
@@ -376,7 +368,9 @@ async def _tried(
     arguments: dict[str, Any],
 ) -> Account:
     if plan is not None and not isinstance(plan, FaultPlan):
-        raise misuse("assert_recovers(plan)", plan, "a FaultPlan or None", "write FaultPlan({…})")
+        raise errors.misuse(
+            "assert_recovers(plan)", plan, "a FaultPlan or None", "write FaultPlan({…})"
+        )
     agent = underlying_agent(agent) or Agent(agent)
     if plan is not None and plan.names(agent.name) and not has_faults_of(agent, plan):
         agent = wrap(plan, agent)
@@ -385,7 +379,7 @@ async def _tried(
     watched = observed(agent, env, events.append)
     began = env.monotonic()
     told = partial(account, events, plan=plan)
-    lived: tuple[Any, TriageError | None, int] | None = None
+    lived: tuple[Any, errors.TriageError | None, int] | None = None
     with anyio.move_on_after(real_seconds) as in_time:
         lived = await _lived(watched, task, arguments, events)
     # What is in a thread or blocks the event loop cannot be cancelled, and comes back late with a result.
@@ -405,23 +399,23 @@ async def _tried(
 
 async def _lived(
     agent: Agent[Any], task: Any, arguments: dict[str, Any], events: list[Event]
-) -> tuple[Any, TriageError | None, int]:
+) -> tuple[Any, errors.TriageError | None, int]:
     """Run to the end through any number of crashes; return result or error, and the number of crashes."""
     restarts = 0
     following: Callable[[], Any] = partial(agent.run, task, **arguments)
     while True:
         try:
             return await following(), None, restarts
-        except UsageError:
+        except errors.UsageError:
             raise
-        except TriageError as error:
+        except errors.TriageError as error:
             return None, error, restarts
         except (Crash, BaseExceptionGroup) as crash:
             # A task group of the agent raises it in an exception group.
             if isinstance(crash, BaseExceptionGroup) and crash.subgroup(Crash) is None:
                 raise
             if not getattr(agent.store, "durable", True) or not events:
-                raise UsageError(
+                raise errors.UsageError(
                     "the process died, and its records with it: a run that is to survive needs a "
                     'durable store, such as Agent(…, store="sqlite:///test.db")'
                 ) from crash
@@ -442,18 +436,20 @@ def _check_bounds(
     attempts: object, within_s: object, effects: object, real_seconds: object
 ) -> None:
     if attempts is not None:
-        check_count("at_most_attempts", attempts, 1, "None for any number")
+        errors.check_count("at_most_attempts", attempts, 1, "None for any number")
     if within_s is not None:
-        check_number("within_s", within_s, "seconds", remedy="None for any time")
-    check_number("real_seconds", real_seconds, "seconds", above=True)
+        errors.check_number("within_s", within_s, "seconds", remedy="None for any time")
+    errors.check_number("real_seconds", real_seconds, "seconds", above=True)
     if effects is None:
         return
     if not isinstance(effects, Mapping):
-        raise misuse(
+        raise errors.misuse(
             "effects", effects, "a mapping of tools to counts", 'write effects={"charge": 1}'
         )
     for tool, times in effects.items():
-        check_count(f"effects[{tool!r}]", times, 0, "it counts how often the tool took effect")
+        errors.check_count(
+            f"effects[{tool!r}]", times, 0, "it counts how often the tool took effect"
+        )
 
 
 def _result_problems(wanted: Any, found: Any) -> list[str]:
@@ -494,7 +490,7 @@ def _problems(
 
 def _unsuspended(done: Account) -> list[str]:
     """Say what to do about a run that waits for a person."""
-    if not isinstance(done.error, TriageSuspendedError):
+    if not isinstance(done.error, errors.TriageSuspendedError):
         return []
     hint = (
         "it waits for a person, as it cannot know whether a call took effect. If that is right, expect "

@@ -17,8 +17,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from triage.adapters.recordings.trajectories import Problem, Trace
-from triage.classifiers import Asker, Classifier, classifier_name
-from triage.core import Diagnosis, FailureType, Trajectory, UsageError
+from triage.classifiers.base import Classifier, classifier_name
+from triage.classifiers.blocking import Asker
+from triage.core.diagnosis import Diagnosis
+from triage.core.errors import UsageError
+from triage.core.steps import Trajectory
+from triage.core.taxonomy import FailureType
 
 LABEL_FIELDS = ("mapped_labels", "labels", "label", "failure_type")
 """Fields searched for a record's labels, in this order."""

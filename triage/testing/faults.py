@@ -17,16 +17,10 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, NoReturn, cast
 
-from triage.core import (
-    Step,
-    UsageError,
-    check_count,
-    check_number,
-    check_word,
-    misuse,
-    not_attempted,
-)
-from triage.engine import Recorder
+from triage.core.capture import not_attempted
+from triage.core.errors import UsageError, check_count, check_number, check_word, misuse
+from triage.core.steps import Step
+from triage.engine.run import Recorder
 
 __all__ = [
     "Fault",

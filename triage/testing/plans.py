@@ -16,18 +16,13 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import anyio
 from msgspec.structs import replace
 
-from triage.core import Environment, Observer, UsageError, check_count, check_number, misuse
-from triage.engine import (
-    TOOL_ATTRIBUTE,
-    Agent,
-    Recorder,
-    Tool,
-    call_async,
-    call_sync,
-    calling,
-    current,
-    read_function,
-)
+from triage.core.environment import Environment
+from triage.core.errors import UsageError, check_count, check_number, misuse
+from triage.core.observers import Observer
+from triage.engine.agent import Agent
+from triage.engine.calls import call_async, call_sync
+from triage.engine.run import Recorder, current
+from triage.engine.tools import TOOL_ATTRIBUTE, Tool, calling, read_function
 
 from .faults import CLIENTS, Fault, Site, as_fault
 from .time import VirtualTime, root_of

@@ -20,33 +20,28 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
-from triage.core import (
+from triage.core.actions import Resume
+from triage.core.diagnosis import Diagnosis
+from triage.core.errors import DeadLetter, RunBusy, RunOver, StaleWriter, UnknownRun, UsageError
+from triage.core.events import (
     AttemptFailed,
     AttemptStarted,
     CallFinished,
     CallStarted,
     CompensatorRan,
-    DeadLetter,
-    Diagnosis,
-    ErrorInfo,
     Event,
-    FailureType,
-    Resume,
-    RunBusy,
     RunFinished,
-    RunOver,
     RunRecovered,
     RunResumed,
     RunStarted,
     RunSuspended,
-    StaleWriter,
     StateUpdated,
-    Step,
     StepRecorded,
-    UnknownRun,
-    UsageError,
 )
-from triage.stores import Claim, RunInfo, Store
+from triage.core.failures import ErrorInfo
+from triage.core.steps import Step
+from triage.core.taxonomy import FailureType
+from triage.stores.base import Claim, RunInfo, Store
 
 __all__ = ["store_checks", "store_contract"]
 

@@ -14,9 +14,10 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.lowlevel import RunVar
 
-from triage.core import SYSTEM, check_number
 from triage.core.asking import at_work
-from triage.engine import Recorder, current
+from triage.core.environment import SYSTEM
+from triage.core.errors import check_number
+from triage.engine.run import Recorder, current
 
 
 def root_of(run: Recorder | None) -> str | None:

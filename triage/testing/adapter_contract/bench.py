@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import anyio
 
 import triage
-from triage.core import misuse
-from triage.engine import Agent, current
+from triage.core.errors import misuse
+from triage.engine.agent import Agent
+from triage.engine.run import current
 from triage.testing.faults import Answer, die, status_error
 from triage.testing.time import VirtualTime
 

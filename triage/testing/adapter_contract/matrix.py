@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from triage.core import misuse
+from triage.core.errors import misuse
 
 from .bench import Bench
 from .play import check_adapter, needs_of

@@ -7,19 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple, Protocol, Self
 
-from triage.core import (
-    Attempt,
-    AttemptStarted,
-    Event,
-    RunFinished,
-    Step,
-    StepRecorded,
-    TriageError,
-    Usage,
-    fold,
-    is_reused,
-)
-from triage.engine import Agent
+from triage.core.errors import TriageError
+from triage.core.events import AttemptStarted, Event, RunFinished, StepRecorded
+from triage.core.failures import Attempt
+from triage.core.state import fold, is_reused
+from triage.core.steps import Step, Usage
+from triage.engine.agent import Agent
 from triage.testing.time import VirtualTime
 
 from .bench import Bench, Heard, Script, World, asks, call

@@ -12,21 +12,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from triage.core import (
-    ApprovalAsked,
-    Cause,
-    Replan,
-    Resume,
-    Retry,
-    Rollback,
-    Suspend,
-    TriageEscalationError,
-    TriageSuspendedError,
-    approve,
-    reject,
-)
-from triage.engine import Checks
-from triage.strategies import FailurePolicy
+from triage.core.actions import Replan, Resume, Retry, Rollback, Suspend, approve, reject
+from triage.core.errors import TriageEscalationError, TriageSuspendedError
+from triage.core.events import ApprovalAsked
+from triage.core.taxonomy import Cause
+from triage.engine.config import Checks
+from triage.strategies.policy import FailurePolicy
 
 from .bench import Bench, Fails, Rule, Script, asks, call, says
 from .play import CHARGE, HINT, SEARCH, Played, Scenario, Stage, scenario

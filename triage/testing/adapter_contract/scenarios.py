@@ -13,20 +13,13 @@ from typing import Any
 
 import anyio
 
-from triage.core import (
-    Effect,
-    FailureType,
-    Replan,
-    Retry,
-    Rollback,
-    Step,
-    StepRecorded,
-    TriageEscalationError,
-    TriageSuspendedError,
-    approve,
-    happened,
-)
-from triage.strategies import FailurePolicy, Limits
+from triage.core.actions import Replan, Retry, Rollback, approve, happened
+from triage.core.errors import TriageEscalationError, TriageSuspendedError
+from triage.core.events import StepRecorded
+from triage.core.steps import Step
+from triage.core.taxonomy import Effect, FailureType
+from triage.strategies.limits import Limits
+from triage.strategies.policy import FailurePolicy
 from triage.testing.faults import Answer, Crash, status_error
 from triage.testing.time import VirtualTime
 

@@ -14,8 +14,9 @@ from typing import Any
 from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter
 
-from triage.core import AttemptFailed, TriageError
-from triage.engine import Agent
+from triage.core.errors import TriageError
+from triage.core.events import AttemptFailed
+from triage.engine.agent import Agent
 from triage.testing.faults import Answer, status_error
 
 from .bench import Bench, Call, Fails, Rule, Script, Turn, asks, call, says
