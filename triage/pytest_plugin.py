@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from triage.testing import FaultPlan, VirtualTime
-    from triage.testing.adapter_contract import Rule, World
+    from triage.testing.adapter_contract.bench import Rule, World
+    from triage.testing.plans import FaultPlan
+    from triage.testing.time import VirtualTime
 
 MARK = "triage_faults"
 PROPERTY = "triage"
@@ -31,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def fault_plan(request: pytest.FixtureRequest) -> FaultPlan:
     """The `FaultPlan` of the test's mark `triage_faults`; one without faults where there is no mark."""
-    from triage.testing import FaultPlan
+    from triage.testing.plans import FaultPlan
 
     mark = request.node.get_closest_marker(MARK)
     return FaultPlan({}) if mark is None else FaultPlan(*mark.args, **mark.kwargs)
@@ -40,7 +41,7 @@ def fault_plan(request: pytest.FixtureRequest) -> FaultPlan:
 @pytest.fixture
 def virtual_time() -> VirtualTime:
     """A clock that jumps to the next wake-up: `Agent(…, environment=virtual_time)`."""
-    from triage.testing import VirtualTime
+    from triage.testing.time import VirtualTime
 
     return VirtualTime()
 
@@ -53,7 +54,8 @@ def scripted_model() -> Iterator[Callable[..., tuple[str, World]]]:
     names of `triage.testing.adapter_contract`. The address speaks the protocols of OpenAI (at `/v1`) and
     Anthropic; `world.requests` is what it was asked. It stops with the test.
     """
-    from triage.testing.adapter_contract import Script, World, loopback
+    from triage.testing.adapter_contract.bench import Script, World
+    from triage.testing.adapter_contract.provider import loopback
 
     with ExitStack() as servers:
 

@@ -10,8 +10,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from triage.core import UsageError
-from triage.engine import GOES_ON, Run
+from triage.core.errors import UsageError
+from triage.engine.calls import Run
+from triage.engine.undeclared import GOES_ON
 
 __all__ = ["runner_of"]
 

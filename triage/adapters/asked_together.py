@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from triage.core import UsageError, plain
-from triage.engine import shown
+from triage.core.errors import UsageError
+from triage.core.json_values import plain
+from triage.engine.tools import shown
 
 from .base import AskedCall, Said, Seam
 

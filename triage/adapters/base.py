@@ -53,57 +53,26 @@ from typing import (
 
 import anyio
 
-from triage.classifiers import load_schemas
-from triage.core import (
-    UNSAFE,
-    ApprovalAsked,
-    ApprovalGiven,
-    Cause,
-    Effect,
-    ErrorInfo,
-    FailureType,
-    RecoveryAction,
-    Resume,
-    Retry,
-    Rollback,
-    Step,
-    UsageError,
-    capture,
-    child_logger,
-    digest,
-    effect_of,
-    hint,
-    infer_effect,
-    plain,
-)
+from triage.adapters.wire.conversations import overheard
+from triage.classifiers.detectors.arguments import load_schemas
+from triage.core.actions import RecoveryAction, Resume, Retry, Rollback
+from triage.core.capture import capture, hint
+from triage.core.errors import UsageError
+from triage.core.events import ApprovalAsked, ApprovalGiven
+from triage.core.failures import ErrorInfo
+from triage.core.json_values import digest, plain
 from triage.core.messages.neutral import ENDINGS, Answer, Shrink, mapping
 from triage.core.messages.neutral import arguments as read_arguments
-from triage.engine import (
-    ANSWER,
-    APPROVAL,
-    CUT,
-    ELSEWHERE,
-    MODEL,
-    SAID,
-    TOOL_ATTRIBUTE,
-    About,
-    Question,
-    Refusal,
-    Run,
-    approved_before,
-    asks_about,
-    current,
-    decline,
-    describe,
-    is_judging,
-    sees_requests,
-    shown,
-    standing,
-    tally,
-    wait_for_answer,
-)
-from triage.engine import ask as ask_for_leave
-from triage.strategies import RetryLayer
+from triage.core.observers import child_logger
+from triage.core.steps import Step, effect_of
+from triage.core.taxonomy import UNSAFE, Cause, Effect, FailureType, infer_effect
+from triage.engine import approvals, refusals
+from triage.engine.approvals import ask as ask_for_leave
+from triage.engine.call_keys import SAID, tally
+from triage.engine.calls import Run
+from triage.engine.run import current, sees_requests
+from triage.engine.tools import TOOL_ATTRIBUTE, shown
+from triage.strategies.retry_layers import RetryLayer
 
 from .calls import (
     Declared,
@@ -134,7 +103,6 @@ from .tools import (
     trusts,
 )
 from .unheard import ON_WIRE, UNHEARD, Kind, Unheard, is_listening
-from .wire.conversations import overheard
 
 __all__ = [
     "ABILITIES",
@@ -410,7 +378,7 @@ class Seam:
 
         Before a call that is reused, the hint with which that was asked for. None for a judge.
         """
-        return None if is_judging() else self._overheard.told(self.run.guidance)
+        return None if approvals.is_judging() else self._overheard.told(self.run.guidance)
 
     @property
     def shrink(self) -> Shrink | None:
@@ -569,7 +537,7 @@ class Seam:
         if self.run.replay is None:
             return False
         return any(
-            mapping(call.arguments).get(MODEL) == model
+            mapping(call.arguments).get(approvals.MODEL) == model
             for call in self.run.session.state.calls.values()
             if call.kind == "model" and self._is_mine(call.tool) is here
         )
@@ -603,7 +571,7 @@ class Seam:
         self._overheard.mistakes.settle(self.run, who)
 
         brief = is_brief(options.get("max_tokens"))
-        judges = is_judging()
+        judges = approvals.is_judging()
 
         def ended(answer: Answer | None, error: Exception | None) -> None:
             if not judges:
@@ -706,7 +674,7 @@ class Seam:
         refusal = self._overheard.mistakes.take(name, arguments, id_)
         if refusal is None or refusal.kind == UNKNOWN:
             return None  # there is such a tool, if it is called
-        if refusal.kind == CUT:
+        if refusal.kind == approvals.CUT:
             if self._effect_of(name, options) not in UNSAFE:
                 return None
         elif self.adapter.validates:
@@ -780,9 +748,9 @@ class Seam:
         run where one is refused too often. all_or_none: give nothing unless all are decided.
         """
         session = self.run.session
-        approved, refused = approved_before(session.events), standing(session)
+        approved, refused = refusals.approved_before(session.events), refusals.standing(session)
         found: dict[str, Said] = {}
-        declined: list[Refusal] = []
+        declined: list[refusals.Refusal] = []
         for call in calls:
             asked = self.about(call)
             made = session.state.calls.get(asked.key)
@@ -797,7 +765,7 @@ class Seam:
                 found[call.id] = Said("approved", edits=approved[asked.key].payload or {})
         if all_or_none and len(found) < len(calls):
             return {}
-        decline(self.run, declined)
+        refusals.decline(self.run, declined)
         return found
 
     def refuse(self, call: AskedCall, reason: str) -> None:
@@ -807,13 +775,13 @@ class Seam:
         for event in reversed(self.run.session.events):
             if isinstance(event, ApprovalGiven) and event.subject == key:
                 return  # by an attempt that this one goes on with
-            if isinstance(event, ApprovalAsked) and asks_about(event, key):
+            if isinstance(event, ApprovalAsked) and refusals.asks_about(event, key):
                 break
         self.run.session.add(
             ApprovalGiven, kind="call", subject=key, decision="rejected", reason=reason
         )
 
-    def about(self, call: AskedCall) -> About:
+    def about(self, call: AskedCall) -> refusals.About:
         """Describe a call by the recorded one that it will be, or equals."""
         run, counted = self.run, tally(self.run)
         key = self._asked.get(call.id)
@@ -832,7 +800,7 @@ class Seam:
                 None,
             ) or counted.upcoming(f"{call.tool}:{digest}", taken)
             self._asked[call.id] = key
-        return describe(run.session, key, call.tool, call.arguments)
+        return refusals.describe(run.session, key, call.tool, call.arguments)
 
     def decided(self, what: str, given: Any, result: Any) -> None:
         """Record that the user's own code made the result, however the last call ended.
@@ -963,7 +931,7 @@ class Asking(NamedTuple):
     editable: Sequence[str] = ()
     rule: str = "agent:asks"
     elsewhere: bool = False
-    calls: Sequence[About] = ()
+    calls: Sequence[refusals.About] = ()
     parts: Sequence[str] = ()
 
     def key(self, run: Run) -> str:
@@ -989,14 +957,20 @@ def ask(run: Run, asking: Asking) -> NoReturn:
     """End the attempt, and suspend the run until a person answers."""
     given = plain(asking.arguments)
     text = asking.text or f"may {asking.about} be called with {shown(given)}?"
-    kind = APPROVAL if asking.leave else ELSEWHERE if asking.elsewhere else ANSWER
-    question = Question(
+    kind = (
+        approvals.APPROVAL
+        if asking.leave
+        else approvals.ELSEWHERE
+        if asking.elsewhere
+        else approvals.ANSWER
+    )
+    question = approvals.Question(
         asking.key(run), asking.about, asking.effect.value, given, text,
         doubt=False, kind=kind, editable=asking.editable, calls=asking.calls, parts=asking.parts,
     )  # fmt: skip
     if asking.leave:
         ask_for_leave(run, question)
-    wait_for_answer(run, question, asking.rule)
+    approvals.wait_for_answer(run, question, asking.rule)
 
 
 # Frameworks without a hook around a call ----------------------------------------------------------

@@ -21,43 +21,22 @@ from typing import Any, NamedTuple, cast
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from triage.classifiers import REFUSED_ARGUMENTS, error_of_result
-from triage.core import (
-    Effect,
-    ErrorInfo,
-    Step,
-    Usage,
-    capture,
-    digest,
-    in_event_loop,
-    infer_effect,
-    is_reused,
-    plain,
-)
+from triage.classifiers.error_results import REFUSED_ARGUMENTS, error_of_result
+from triage.core.capture import capture
+from triage.core.environment import in_event_loop
+from triage.core.failures import ErrorInfo
+from triage.core.json_values import digest, plain
 from triage.core.messages.neutral import MAX_TOKENS, Answer, ending_of, mapping, refused_request
-from triage.engine import (
-    BRIEF,
-    CUT,
-    IDS,
-    MODEL,
-    SEEN,
-    Begun,
-    Returns,
-    Reused,
-    Run,
-    Tool,
-    begin,
-    call_sync,
-    current,
-    fail,
-    finish,
-    mend,
-    mend_sync,
-    note_try,
-    record_call,
-    tally,
-    within_call,
-)
+from triage.core.state import is_reused
+from triage.core.steps import Step, Usage
+from triage.core.taxonomy import Effect, infer_effect
+from triage.engine import calls
+from triage.engine.approvals import BRIEF, CUT, IDS, MODEL
+from triage.engine.call_keys import tally, within_call
+from triage.engine.mending import mend, mend_sync
+from triage.engine.run import current
+from triage.engine.tools import Returns, Tool
+from triage.engine.undeclared import SEEN
 
 from .conversations import CONVERSATION
 
@@ -362,12 +341,12 @@ def ignore_end(answer: Answer | None, error: Exception | None) -> None:
     """An `Ended` that does nothing."""
 
 
-def make(run: Run, call: RecordedModelCall | RecordedToolCall) -> Awaitable[Any]:
+def make(run: calls.Run, call: RecordedModelCall | RecordedToolCall) -> Awaitable[Any]:
     """Make and record a call, or take its result from the journal where it must not be made again."""
-    return record_call(run, call, (), {})
+    return calls.record_call(run, call, (), {})
 
 
-async def ask_model(run: Run, call: RecordedModelCall, ended: Ended = ignore_end) -> Any:
+async def ask_model(run: calls.Run, call: RecordedModelCall, ended: Ended = ignore_end) -> Any:
     """Ask a model and record the call, or take its answer from the journal."""
     try:
         answer = await make(run, call)
@@ -378,16 +357,16 @@ async def ask_model(run: Run, call: RecordedModelCall, ended: Ended = ignore_end
     return answer
 
 
-def make_sync(run: Run, call: RecordedModelCall | RecordedToolCall) -> Any:
+def make_sync(run: calls.Run, call: RecordedModelCall | RecordedToolCall) -> Any:
     """`make` for sync code."""
     token = current.set(run)
     try:
-        return call_sync(call, (), {})
+        return calls.call_sync(call, (), {})
     finally:
         current.reset(token)
 
 
-def ask_model_sync(run: Run, call: RecordedModelCall, ended: Ended = ignore_end) -> Any:
+def ask_model_sync(run: calls.Run, call: RecordedModelCall, ended: Ended = ignore_end) -> Any:
     """`ask_model` for sync code."""
     try:
         answer = make_sync(run, call)
@@ -443,7 +422,7 @@ class Stream(Passing):
 
     def __init__(
         self,
-        run: Run,
+        run: calls.Run,
         call: ModelCall,
         ended: Ended = ignore_end,
         *,
@@ -456,15 +435,15 @@ class Stream(Passing):
             tally(run).not_begun(again)
         self._asking = RecordedModelCall(call, lambda: None)  # begun and ended by hand
         self._ended = ended
-        begun = begin(run, self._asking, (), {})
+        begun = calls.begin(run, self._asking, (), {})
         self.amends: Callable[[Exception], bool] = lambda _error: False
-        self._begun = begun if isinstance(begun, Begun) else None
-        self.key = begun.key if isinstance(begun, Begun) else None
+        self._begun = begun if isinstance(begun, calls.Begun) else None
+        self.key = begun.key if isinstance(begun, calls.Begun) else None
         self.known: Any = None
         if self._begun is not None:
             self._begun.idle = False
         else:
-            assert isinstance(begun, Reused)
+            assert isinstance(begun, calls.Reused)
             self.known = begun.result
             ended(self._asking.answer, None)
 
@@ -476,20 +455,20 @@ class Stream(Passing):
         """Record the complete answer, as the framework has it."""
         begun, self._begun = self._begun, None
         if begun is not None:
-            finish(self._run, begun, answer)
+            calls.finish(self._run, begun, answer)
             self._ended(self._asking.answer, None)
 
     def tried(self, error: Exception) -> None:
         """Note a failed try that the client itself repeats."""
         if self._begun is not None:
-            note_try(self._run, self._begun, error)
+            calls.note_try(self._run, self._begun, error)
 
     async def mended(self, error: Exception) -> bool:
         """Whether the request is to be made again, after a wait as the policy says of its error."""
         begun = self._begun
         if begun is None or not (self.amends(error) or await mend(self._run, error, self._until)):
             return False
-        note_try(self._run, begun, error)
+        calls.note_try(self._run, begun, error)
         return True
 
     def mended_sync(self, error: Exception) -> bool:
@@ -497,7 +476,7 @@ class Stream(Passing):
         begun = self._begun
         if begun is None or not (self.amends(error) or mend_sync(self._run, error, self._until)):
             return False
-        note_try(self._run, begun, error)
+        calls.note_try(self._run, begun, error)
         return True
 
     def failed(self, error: BaseException) -> None:
@@ -507,7 +486,7 @@ class Stream(Passing):
             return
         if isinstance(error, Exception) and not isinstance(error, StreamLeft):
             self._ended(None, error)
-        fail(self._run, begun, error)
+        calls.fail(self._run, begun, error)
 
     async def durable(self) -> None:
         """Wait until the store has what was recorded, for a durable run."""

@@ -11,38 +11,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from triage.core import (
-    WITHIN,
-    ApprovalAsked,
-    Attempt,
-    CallFinished,
-    CallStarted,
-    Cause,
-    CompensatorRan,
-    FailureType,
-    Replan,
-    Rollback,
-    Step,
-    StepRecorded,
-    is_reused,
-)
+from triage.core import events
+from triage.core.actions import Replan, Rollback
+from triage.core.failures import Attempt
 from triage.core.messages.anthropic import ANTHROPIC
-from triage.core.messages.neutral import LOST, Asked, Outcome, Repaired, Wire, outcome_unknown
 from triage.core.messages.chat import CHAT
 from triage.core.messages.gemini import GEMINI
+from triage.core.messages.neutral import LOST, Asked, Outcome, Repaired, Wire, outcome_unknown
 from triage.core.messages.responses import RESPONSES
-from triage.engine import (
-    CANCELLATIONS,
-    MODEL,
-    Guidance,
-    Recorder,
-    answered_by,
-    answers,
-    asked_in,
-    current,
-    is_held,
-    tally,
-)
+from triage.core.state import WITHIN, is_reused
+from triage.core.steps import Step
+from triage.core.taxonomy import Cause, FailureType
+from triage.engine.approvals import MODEL
+from triage.engine.asked_calls import answered_by, answers, asked_in
+from triage.engine.call_keys import tally
+from triage.engine.event_loop import CANCELLATIONS
+from triage.engine.run import Guidance, Recorder, current
+from triage.engine.undeclared import is_held
 
 CONVERSATION = "conversation"
 """Key in the metadata of a model's step: its conversation, where an attempt can have several."""
@@ -181,16 +166,16 @@ class _Reading:
         self._seam: str | None = tally(run).beside.get(_SEAM)
         for event in run.session.events:
             match event:
-                case StepRecorded(step=step):
+                case events.StepRecorded(step=step):
                     self._take(step)
-                case ApprovalAsked(kind="call", subject=subject) if is_held(subject):
+                case events.ApprovalAsked(kind="call", subject=subject) if is_held(subject):
                     self._hold()
-                case CallStarted(key=key, tool=tool, kind="tool" | "run" | ""):
+                case events.CallStarted(key=key, tool=tool, kind="tool" | "run" | ""):
                     self._recorded.add(tool)
                     self._running[key] = (tool, event.arguments)
-                case CallFinished(key=key, step=None, replayed=False, outcome="done"):
+                case events.CallFinished(key=key, step=None, replayed=False, outcome="done"):
                     self._set(key, Outcome("done", event.result))  # a person said so
-                case CompensatorRan(key=key, error=None, begins=False):
+                case events.CompensatorRan(key=key, error=None, begins=False):
                     self._set(key, Outcome("undone"))
                 case _:
                     pass
@@ -430,7 +415,7 @@ def _results(run: Recorder) -> dict[tuple[int, str], Any]:
     latest: dict[str, Any] = {}
     found: dict[tuple[int, str], Any] = {}
     for event in run.session.events:
-        if isinstance(event, CallFinished) and event.outcome == "done":
+        if isinstance(event, events.CallFinished) and event.outcome == "done":
             if not event.replayed:
                 latest[event.key] = event.result
             found[event.attempt, event.key] = latest.get(event.key)

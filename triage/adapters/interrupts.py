@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from triage.core import ApprovalAsked, Step, StepRecorded, digest, plain
-from triage.engine import About, describe, shown
+from triage.core.events import ApprovalAsked, StepRecorded
+from triage.core.json_values import digest, plain
+from triage.core.steps import Step
+from triage.engine.refusals import About, describe
+from triage.engine.tools import shown
 
 from .base import AskedCall, Asking, Said, Seam, said_to
 from .base import ask as ask_person

@@ -21,7 +21,19 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
+from triage.core.capture import hint, not_attempted
+from triage.core.json_values import plain
+from triage.core.messages import neutral
+from triage.core.messages.neutral import listed, mapping
+from triage.core.taxonomy import Cause, FailureType
+from triage.strategies.retry_layers import RetryLayer
+
+from . import base
+from .base import Seam
+from .calls import Form, canonical
 from .extras import missing
+from .runnables import clients_in, layers_in, tools_in
+from .unheard import Unheard
 
 try:
     import langchain_core  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
@@ -36,17 +48,6 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
-
-from triage.core import Cause, FailureType, hint, not_attempted, plain
-from triage.core.messages import base as neutral
-from triage.core.messages.neutral import listed, mapping
-from triage.strategies import RetryLayer
-
-from . import base
-from .base import Seam
-from .calls import Form, canonical
-from .runnables import clients_in, layers_in, tools_in
-from .unheard import Unheard
 
 __all__ = ["LangChainAdapter"]
 

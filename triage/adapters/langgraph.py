@@ -15,7 +15,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from triage.core.errors import UsageError
+from triage.core.events import StepRecorded
+from triage.core.messages.neutral import Asked, content_text
+from triage.core.steps import Step
+from triage.core.taxonomy import Cause, FailureType
+from triage.engine.approvals import MODEL
+from triage.engine.call_keys import tally
+from triage.engine.calls import Run
+
+from .base import Seam, SoftFailure
+from .conversations import guidance_text, outcomes
 from .extras import missing
+from .interrupts import answer_for, ask, settled
+from .langchain import LangChainAdapter, Scope, entered, last_message
 
 try:
     import langgraph  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
@@ -24,15 +37,6 @@ except ImportError as error:
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, GraphOutput, StateSnapshot
-
-from triage.core import Cause, FailureType, Step, StepRecorded, UsageError
-from triage.core.messages.neutral import Asked, content_text
-from triage.engine import MODEL, Run, tally
-
-from .base import Seam, SoftFailure
-from .conversations import guidance_text, outcomes
-from .interrupts import answer_for, ask, settled
-from .langchain import LangChainAdapter, Scope, entered, last_message
 
 __all__ = ["LangGraphAdapter"]
 

@@ -15,17 +15,21 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import anyio
 
-from triage.core import check_count, misuse
+from triage.adapters.wire.bodies import response_in
+from triage.adapters.wire.clients import is_recorded, recorded_client
+from triage.core.errors import check_count, misuse
+from triage.core.manifest import Manifest, schema_of
 from triage.core.messages.neutral import Asked, ProviderWire, as_data, ending_of, text_of
-from triage.engine import TOOL_ATTRIBUTE, Manifest, Run, Tool, current, schema_of, tally
-from triage.strategies import warn_of_retries
+from triage.engine.call_keys import tally
+from triage.engine.calls import Run
+from triage.engine.run import current
+from triage.engine.tools import TOOL_ATTRIBUTE, Tool
+from triage.strategies.retry_layers import warn_of_retries
 
 from .base import cut_short
 from .calls import conversation, key_of
 from .conversations import Turn, carried, continued, repaired, use
 from .tools import note_refused, refusal_of
-from .wire.bodies import response_in
-from .wire.clients import is_recorded, recorded_client
 
 __all__ = ["Conversation", "Provider", "converse", "recorded"]
 

@@ -13,21 +13,17 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from triage.classifiers import arguments_of, check
-from triage.core import (
-    Cause,
-    Effect,
-    FailureType,
-    Step,
-    UsageError,
-    hint,
-    misuse,
-    not_attempted,
-    plain,
-)
+from triage.classifiers.detectors.arguments import arguments_of, check
+from triage.core.capture import hint, not_attempted
+from triage.core.errors import UsageError, misuse
+from triage.core.json_values import plain
+from triage.core.manifest import manifest_of
 from triage.core.messages.neutral import ENDINGS, Asked
 from triage.core.messages.neutral import arguments as read_arguments
-from triage.engine import CUT, Recorder, manifest_of
+from triage.core.steps import Step
+from triage.core.taxonomy import Cause, Effect, FailureType
+from triage.engine.approvals import CUT
+from triage.engine.run import Recorder
 
 NEAR = 20
 """The most tools that are listed to a model that asked for one that does not exist."""

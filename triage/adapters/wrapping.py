@@ -10,9 +10,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
-from triage.core import Effect, UsageError, child_logger, misuse
-from triage.engine import RECORDS_TOOLS, Agent, Checks, Options, Run
-from triage.strategies import Policy, warn_of_retries
+from triage.core.errors import UsageError, misuse
+from triage.core.observers import child_logger
+from triage.core.taxonomy import Effect
+from triage.engine.agent import Agent, Options
+from triage.engine.calls import Run
+from triage.engine.config import Checks
+from triage.engine.undeclared import RECORDS_TOOLS
+from triage.strategies.policy import Policy
+from triage.strategies.retry_layers import warn_of_retries
 
 from .any_object import runner_of
 from .base import Adapter

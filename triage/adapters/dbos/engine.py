@@ -16,22 +16,13 @@ from sqlalchemy import exc as alchemy_errors
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from triage.adapters.fleet import (
-    WAKE,
-    Carry,
-    Database,
-    Due,
-    Job,
-    Place,
-    Queue,
-    Ticket,
-    in_thread,
-    rows_from,
-    unavailable,
-)
-from triage.core import UsageError, misuse, redact
-from triage.stores import PostgresStore
+from triage.adapters.fleet.database import Database, in_thread, rows_from, unavailable
+from triage.adapters.fleet.engine import WAKE, Carry, Due, Job, Place, Queue, Ticket
+from triage.core.errors import UsageError, misuse
+from triage.core.redaction import redact
+from triage.stores.postgres import PostgresStore
 
+from .serving import DUE, RUN, serving
 from .tables import Tables
 
 try:
@@ -42,7 +33,6 @@ except ImportError as error:
         f"this fleet needs DBOS ({error}): pip install 'triage-recovery[dbos]'"
     ) from error
 
-from .serving import DUE, RUN, serving
 
 T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")

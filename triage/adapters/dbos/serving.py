@@ -12,8 +12,8 @@ from typing import Any
 
 from dbos import DBOS, DBOSPortableJSONSerializer, WorkflowSerializationFormat
 
-from triage.adapters.fleet import Carry, Due, Job
-from triage.core import UsageError
+from triage.adapters.fleet.engine import Carry, Due, Job
+from triage.core.errors import UsageError
 
 RUN = "triage.run"
 """Name of the workflow that carries out a run."""

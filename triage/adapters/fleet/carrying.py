@@ -10,25 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from triage.core import (
-    DeadLetter,
-    RunBusy,
-    RunFinished,
-    RunOver,
-    RunStarted,
-    StaleWriter,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
-    UnknownRun,
-    capture,
-    child_logger,
-    quote,
-)
+from triage.core import errors
+from triage.core.capture import capture
+from triage.core.events import RunFinished, RunStarted
+from triage.core.observers import child_logger
+from triage.core.quoting import quote
 from triage.core.waiting import LONG_WAIT_S, Waits
-from triage.engine import Agent, cancel
-from triage.stores import Store
+from triage.engine.agent import Agent
+from triage.engine.outside import cancel
+from triage.stores.base import Store
 
 from .engine import Job, Ticket
 
@@ -39,9 +29,9 @@ GRACE_S = 10.0
 STRANGER_S = 2.0
 """Average delay in seconds before a job for an agent unknown to this worker is requeued."""
 
-MOVED = (StaleWriter, DeadLetter, RunOver, UnknownRun)
+MOVED = (errors.StaleWriter, errors.DeadLetter, errors.RunOver, errors.UnknownRun)
 """Errors that mean the run has changed hands or ended: read its status again to find out."""
-PASSING = (StoreUnavailable, StoreFull, StoreReadOnly)
+PASSING = (errors.StoreUnavailable, errors.StoreFull, errors.StoreReadOnly)
 """Store errors that may pass: the operation is retried."""
 
 _log = child_logger("fleet")
@@ -145,7 +135,7 @@ class Runs:
         while True:
             try:
                 return {"status": await self._tried(job)}
-            except RunBusy as busy:
+            except errors.RunBusy as busy:
                 why = "another worker holds its lease"
                 most = "until that lease is over or the run has ended"
                 remedy = "Durability(lease_s=…)"
@@ -176,7 +166,7 @@ class Runs:
                 await agent.run(job.task, run_id=run_id, **(job.args or {}))
             else:
                 await agent.recover(run_id, at_once=False)
-        except (RunBusy, *MOVED, *PASSING):
+        except (errors.RunBusy, *MOVED, *PASSING):
             raise
         except Exception as error:
             info = await store.info(run_id)
@@ -187,17 +177,17 @@ class Runs:
                 return info.status
             left = 0.0 if info.lease_until is None else info.lease_until - await store.now()
             if left > 0:
-                raise RunBusy(f"run {run_id} goes on elsewhere", wait_s=left) from error
+                raise errors.RunBusy(f"run {run_id} goes on elsewhere", wait_s=left) from error
             _log.error("run %s cannot go on by itself: %s", run_id, error)
             return "stuck"
         return "done"
 
     async def _end_at(self, run_id: str, deadline: float) -> None:
         while True:
-            with suppress(StoreError):
+            with suppress(errors.StoreError):
                 left = deadline - await self._store.now()
                 if left <= 0:
-                    with suppress(UnknownRun, RunOver):
+                    with suppress(errors.UnknownRun, errors.RunOver):
                         await cancel(self._store, run_id, now=deadline)
                     return
                 await asyncio.sleep(left)
@@ -225,5 +215,5 @@ async def end_unbegun(
     )
     try:
         await store.append(run_id, [started, ended], at=0, epoch=0)
-    except StaleWriter:
+    except errors.StaleWriter:
         await cancel(store, run_id, now=now, by=by)

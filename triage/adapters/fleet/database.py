@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
-from triage.core import StoreUnavailable, UsageError, redact
+from triage.core.errors import StoreUnavailable, UsageError
+from triage.core.redaction import redact
 
 try:
     import psycopg

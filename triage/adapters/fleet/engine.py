@@ -7,7 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from triage.core import Deduplicated, UsageError, check_count, check_number, one_line, span
+from triage.core.errors import Deduplicated, UsageError, check_count, check_number
+from triage.core.quoting import one_line, span
 
 ABILITIES = (
     "worker_concurrency", "concurrency", "rate", "partition", "priority", "deduplication", "delay",

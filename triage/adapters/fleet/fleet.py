@@ -9,21 +9,16 @@ from typing import Any
 
 import anyio
 
-from triage.core import (
-    SYSTEM,
-    Action,
-    Reply,
-    RunOver,
-    StoreUnavailable,
-    UnknownRun,
-    UsageError,
-    check_count,
-    check_number,
-    digest,
-    nearest,
-)
-from triage.engine import Agent, AgentLike, cancel, check_run_id, underlying_agent
-from triage.stores import PostgresStore, Store, open_store
+from triage.core import errors
+from triage.core.actions import Action, Reply
+from triage.core.environment import SYSTEM
+from triage.core.json_values import digest
+from triage.engine.agent import Agent, AgentLike, underlying_agent
+from triage.engine.config import check_run_id
+from triage.engine.outside import cancel
+from triage.stores.base import Store
+from triage.stores.opening import open_store
+from triage.stores.postgres import PostgresStore
 
 from .carrying import end_unbegun
 from .engine import ABILITIES, FleetEngine, Job, Place, Queue
@@ -41,7 +36,7 @@ def postgres_of(store: Store | str) -> PostgresStore:
     """Open the store of a fleet. Raises UsageError for a store that is not in Postgres."""
     opened = open_store(store)
     if not isinstance(opened, PostgresStore):
-        raise UsageError(
+        raise errors.UsageError(
             f'a fleet keeps its runs in Postgres, not in {type(opened).__name__}; write store="postgresql://…"'
         )
     return opened
@@ -69,7 +64,7 @@ class Fleet:
         queues: Iterable[Queue] = (),
         lease_s: float = LEASE_S,
     ) -> None:
-        check_number("Fleet.lease_s", lease_s, "seconds", above=True)
+        errors.check_number("Fleet.lease_s", lease_s, "seconds", above=True)
         self.store = postgres_of(store)
         self.engine = engine
         self.lease_s = lease_s
@@ -139,9 +134,9 @@ class Fleet:
         name = agent if isinstance(agent, str) else agent.name
         found = self.agents.get(name)
         if found is None:
-            guess = nearest(name, self.agents)
+            guess = errors.nearest(name, self.agents)
             known = ", ".join(sorted({one.name for one in self.agents.values()}))
-            raise UsageError(
+            raise errors.UsageError(
                 f"this fleet has no agent {name!r}{guess and f'; {guess}'}; it has {known}"
             )
         return found
@@ -149,17 +144,17 @@ class Fleet:
     def _queue(self, name: str) -> Queue:
         found = self.queues.get(name)
         if found is None:
-            guess = nearest(name, self.queues)
-            raise UsageError(
+            guess = errors.nearest(name, self.queues)
+            raise errors.UsageError(
                 f"this fleet has no queue {name!r}{guess and f'; {guess}'}; name it in Fleet(queues=[…])"
             )
         return found
 
     def _check(self, job: Job, queue: Queue, *, in_transaction: bool) -> None:
         """Raise UsageError for an option that the engine or the queue does not support."""
-        check_count("enqueue.priority", job.priority, 1, "lower ones go first")
+        errors.check_count("enqueue.priority", job.priority, 1, "lower ones go first")
         if job.delay_s is not None:
-            check_number("enqueue.delay_s", job.delay_s, "seconds")
+            errors.check_number("enqueue.delay_s", job.delay_s, "seconds")
         wanted = {
             "priority": job.priority != 1,
             "delay": job.delay_s is not None,
@@ -174,24 +169,26 @@ class Fleet:
             which = "has no partition_concurrency, so its runs have no"
             if job.partition is None:
                 which = "has a partition_concurrency, so each of its runs needs a"
-            raise UsageError(f"the queue {queue.name} {which} partition")
+            raise errors.UsageError(f"the queue {queue.name} {which} partition")
         if job.partition is not None and job.deduplication is not None:
-            raise UsageError(
+            raise errors.UsageError(
                 "a run in a partition cannot be deduplicated; give it a run_id instead"
             )
 
     def _check_able(self, ability: str) -> None:
         if ability not in self.engine.abilities:
-            raise UsageError(f"{self.engine.name} cannot hold this: {ability}; see docs/fleet.md")
+            raise errors.UsageError(
+                f"{self.engine.name} cannot hold this: {ability}; see docs/fleet.md"
+            )
 
     async def _moment(self, deadline: float | datetime) -> float:
         if isinstance(deadline, datetime):
             if deadline.tzinfo is None:
-                raise UsageError(
+                raise errors.UsageError(
                     "enqueue.deadline must have its time zone: datetime(…, tzinfo=UTC)"
                 )
             return deadline.timestamp()
-        check_number("enqueue.deadline", deadline, "seconds", above=True)
+        errors.check_number("enqueue.deadline", deadline, "seconds", above=True)
         return await self.store.now() + deadline
 
     async def _check_unknown(self, job: Job) -> None:
@@ -199,7 +196,7 @@ class Fleet:
         if await self.store.info(job.run_id) is None:
             return
         if not await self.engine.places([job.run_id]):
-            raise UsageError(f"run_id {job.run_id} is taken by a run outside this fleet")
+            raise errors.UsageError(f"run_id {job.run_id} is taken by a run outside this fleet")
 
     async def _submit(self, job: Job, connection: Any = None) -> None:
         """Enqueue a job, retrying if the connection is lost: a job that arrived is not enqueued twice."""
@@ -208,14 +205,14 @@ class Fleet:
             tries -= 1
             try:
                 known = await self.engine.submit(job, connection)
-            except StoreUnavailable:
+            except errors.StoreUnavailable:
                 if not tries:
                     raise
                 await anyio.sleep(PAUSE_S)
             else:
                 break
         if known is not None and not known.is_same(job):
-            raise UsageError(f"run_id {job.id} is taken by another task; choose another")
+            raise errors.UsageError(f"run_id {job.id} is taken by another task; choose another")
 
     async def schedule(
         self, cron: str, agent: str | AgentLike, task: Any, *, name: str | None = None,
@@ -266,7 +263,7 @@ class Fleet:
                 if info is not None and info.status not in OPEN:
                     return await self._agent(info.agent).recover(run_id)
                 if info is None and not await self.engine.places([run_id]):
-                    raise UnknownRun(f"this fleet knows no run {run_id}")
+                    raise errors.UnknownRun(f"this fleet knows no run {run_id}")
                 await anyio.sleep(pause)
                 pause = min(2 * pause, LONGEST_S)
 
@@ -280,7 +277,7 @@ class Fleet:
             return info.status
         places = await self.engine.places([run_id])
         if not places:
-            raise UnknownRun(f"this fleet knows no run {run_id}")
+            raise errors.UnknownRun(f"this fleet knows no run {run_id}")
         return "delayed" if places[0].state == "delayed" else "queued"
 
     async def places(self, run_ids: Sequence[str] | None = None) -> list[Place]:
@@ -296,9 +293,9 @@ class Fleet:
         run_id = asked.partition("~")[0]
         info = await self.store.info(run_id)
         if info is None:
-            raise UnknownRun(f"this fleet knows no run {run_id}")
+            raise errors.UnknownRun(f"this fleet knows no run {run_id}")
         action = await self._agent(info.agent).answer(asked, answer, by=by)
-        with suppress(StoreUnavailable):  # workers also look for answered runs every second
+        with suppress(errors.StoreUnavailable):  # workers also look for answered runs every second
             await self.wake()
         return action
 
@@ -317,11 +314,11 @@ class Fleet:
         if info is None:
             job = await self.engine.withdraw(run_id)
             if job is None:
-                raise UnknownRun(f"this fleet knows no run {run_id}")
+                raise errors.UnknownRun(f"this fleet knows no run {run_id}")
             await end_unbegun(self.store, job, by=by)
             return
         if info.status not in OPEN:
-            raise RunOver(f"run {run_id} has ended as {info.status}")
+            raise errors.RunOver(f"run {run_id} has ended as {info.status}")
         await cancel(self.store, run_id, now=await self.store.now(), by=by)
         await self.engine.withdraw(run_id)
 
@@ -350,21 +347,21 @@ def _by_name(
     for given in agents:
         agent = underlying_agent(given)
         if agent is None:
-            raise UsageError(f"Fleet.agents must be agents, not {type(given).__name__}")
+            raise errors.UsageError(f"Fleet.agents must be agents, not {type(given).__name__}")
         if agent.store is not store and getattr(agent.store, "durable", True):
-            raise UsageError(
+            raise errors.UsageError(
                 f"the agent {agent.name} keeps its runs in {agent.store!r}; leave its store out: a fleet "
                 "keeps them in its own"
             )
         kept = agent.stored_in(store, lease_s=lease_s)
         for name in (kept.name, *kept.aliases):
             if name in found:
-                raise UsageError(
+                raise errors.UsageError(
                     f"two agents of this fleet are called {name}; give each a name of its own"
                 )
             found[name] = kept
     if not found:
-        raise UsageError("a fleet needs an agent: Fleet(agents=[…], …)")
+        raise errors.UsageError("a fleet needs an agent: Fleet(agents=[…], …)")
     return found
 
 
@@ -372,10 +369,12 @@ def _by_queue(queues: Iterable[Queue], engine: FleetEngine) -> dict[str, Queue]:
     found: dict[str, Queue] = {}
     for queue in queues:
         if not isinstance(queue, Queue):
-            raise UsageError(f"Fleet.queues must be Queue(…), not {type(queue).__name__}")
+            raise errors.UsageError(f"Fleet.queues must be Queue(…), not {type(queue).__name__}")
         if queue.name in found:
-            raise UsageError(f"two queues of this fleet are called {queue.name}")
+            raise errors.UsageError(f"two queues of this fleet are called {queue.name}")
         for ability in sorted(queue.needs - engine.abilities, key=ABILITIES.index):
-            raise UsageError(f"{engine.name} cannot hold this limit of {queue.name}: {ability}")
+            raise errors.UsageError(
+                f"{engine.name} cannot hold this limit of {queue.name}: {ability}"
+            )
         found[queue.name] = queue
     return found

@@ -12,7 +12,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from triage.core import UsageError, check_count, check_number, child_logger
+from triage.core.errors import UsageError, check_count, check_number
+from triage.core.observers import child_logger
 
 from .carrying import Runs
 from .engine import Queue

@@ -6,19 +6,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from triage.core import (
-    ApprovalGiven,
-    CompensatorRegistered,
-    StateUpdated,
-    Step,
-    SubgoalCompleted,
-    SubgoalsDeclared,
-    WatchNoticed,
-    escaped,
-    one_line,
-    plain,
-    redact,
-)
+from triage.core import events
+from triage.core.escaping import escaped
+from triage.core.json_values import plain
+from triage.core.quoting import one_line
+from triage.core.redaction import redact
+from triage.core.steps import Step
 
 from . import names
 
@@ -114,7 +107,7 @@ class Note(NamedTuple):
     severity: str = "INFO"
 
 
-def _state_updated(event: StateUpdated, shown: Shown) -> Note:
+def _state_updated(event: events.StateUpdated, shown: Shown) -> Note:
     given = {
         "triage.state.keys": [shown.line(str(name)) for name in event.values],
         "triage.state.values": shown.json(event.values),
@@ -122,7 +115,7 @@ def _state_updated(event: StateUpdated, shown: Shown) -> Note:
     return Note("triage.state.updated", given)
 
 
-def _watch_noticed(event: WatchNoticed, shown: Shown) -> Note:
+def _watch_noticed(event: events.WatchNoticed, shown: Shown) -> Note:
     given = {
         "triage.watch.rule": shown.line(event.rule),
         "triage.watch.response": shown.line(event.response),
@@ -132,23 +125,23 @@ def _watch_noticed(event: WatchNoticed, shown: Shown) -> Note:
     return Note("triage.watch.noticed", given, "WARN")
 
 
-def _subgoals_declared(event: SubgoalsDeclared, shown: Shown) -> Note:
+def _subgoals_declared(event: events.SubgoalsDeclared, shown: Shown) -> Note:
     given: dict[str, Any] = {"triage.subgoal.count": len(event.names)}
     if shown.content:
         given["triage.subgoal.names"] = [shown.line(name) for name in event.names]
     return Note("triage.subgoals.declared", given)
 
 
-def _subgoal_completed(event: SubgoalCompleted, shown: Shown) -> Note:
+def _subgoal_completed(event: events.SubgoalCompleted, shown: Shown) -> Note:
     return Note("triage.subgoal.completed", {"triage.subgoal.name": shown.text(event.name)})
 
 
-def _compensator_registered(event: CompensatorRegistered, shown: Shown) -> Note:
+def _compensator_registered(event: events.CompensatorRegistered, shown: Shown) -> Note:
     given = {names.COMPENSATOR: shown.line(event.name), names.CALL_KEY: shown.line(event.key)}
     return Note("triage.compensator.registered", given)
 
 
-def _approval_given(event: ApprovalGiven, shown: Shown) -> Note:
+def _approval_given(event: events.ApprovalGiven, shown: Shown) -> Note:
     given = {
         "triage.approval.kind": shown.line(event.kind),
         "triage.approval.subject": shown.line(event.subject),
@@ -160,10 +153,10 @@ def _approval_given(event: ApprovalGiven, shown: Shown) -> Note:
 
 
 NOTES: Mapping[type, Callable[[Any, Shown], Note]] = {
-    ApprovalGiven: _approval_given,
-    CompensatorRegistered: _compensator_registered,
-    StateUpdated: _state_updated,
-    SubgoalCompleted: _subgoal_completed,
-    SubgoalsDeclared: _subgoals_declared,
-    WatchNoticed: _watch_noticed,
+    events.ApprovalGiven: _approval_given,
+    events.CompensatorRegistered: _compensator_registered,
+    events.StateUpdated: _state_updated,
+    events.SubgoalCompleted: _subgoal_completed,
+    events.SubgoalsDeclared: _subgoals_declared,
+    events.WatchNoticed: _watch_noticed,
 }

@@ -26,7 +26,7 @@ from opentelemetry.trace import (
 from opentelemetry.util import types
 
 from triage import __version__
-from triage.core import child_logger
+from triage.core.observers import child_logger
 
 from . import names
 from .names import SCOPE, Names

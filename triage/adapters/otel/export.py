@@ -15,8 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 import anyio.to_thread
 
-from triage.core import Event, RunStarted, TriageError, UnknownRun, UsageError, one_line
-from triage.stores import Store
+from triage.core.errors import TriageError, UnknownRun, UsageError
+from triage.core.events import Event, RunStarted
+from triage.core.quoting import one_line
+from triage.stores.base import Store
 
 from .names import INVOKE_AGENT, NEWEST, SCOPE, Names
 from .spans import LogData, SpanData, SpanRef, caller_of, span_of

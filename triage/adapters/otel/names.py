@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from triage.core import UsageError
+from triage.core.errors import UsageError
 
 SCOPE = "triage"
 """The instrumentation scope of all telemetry."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from triage.core import Event, RunStarted
 from triage.core.constructors import Struct
+from triage.core.events import Event, RunStarted
 
 from .names import Instrument
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from triage.adapters.conversations import adapter_of
-from triage.core import (
+from triage.core.errors import UsageError, check_count
+from triage.core.events import (
     AttemptStarted,
     CallFinished,
     CallStarted,
@@ -24,12 +25,10 @@ from triage.core import (
     RunRecovered,
     RunStarted,
     RunSuspended,
-    UsageError,
-    check_count,
-    child_logger,
     is_milestone,
 )
-from triage.engine import current
+from triage.core.observers import child_logger
+from triage.engine.run import current
 
 from . import names
 from .export import place_in

@@ -19,82 +19,39 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from triage.core import (
-    NO_USAGE,
-    WITHIN,
-    ActionChosen,
-    ApprovalAsked,
-    ApprovalGiven,
-    AttemptFailed,
-    AttemptStarted,
-    CallFinished,
-    CallStarted,
-    CapabilitiesSelected,
-    CompensatorRan,
-    Diagnosis,
-    ErrorInfo,
-    Event,
-    Origin,
-    PlanFailed,
-    PlanMade,
-    PlanRouted,
-    PlanStepMoved,
-    RunFinished,
-    RunRecovered,
-    RunResumed,
-    RunStarted,
-    RunSuspended,
-    StateUpdated,
-    Step,
-    StepRecorded,
-    SubgoalCompleted,
-    SubgoalsDeclared,
-    Usage,
-    UsageRecorded,
-    WatchNoticed,
-    is_call,
-    is_reused,
-    label_of,
-    one_line,
-)
-from triage.core.events import CompensatorRegistered
-from triage.engine import MODEL
-from triage.strategies import delay_of
+from triage.core import events
+from triage.core.diagnosis import Diagnosis
+from triage.core.failures import ErrorInfo
+from triage.core.quoting import one_line
+from triage.core.state import WITHIN, is_call, is_reused, label_of
+from triage.core.steps import NO_USAGE, Step, Usage
+from triage.engine.approvals import MODEL
+from triage.strategies.limits import delay_of
 
-from . import names
+from . import names, spans
 from .content import NOTES, Shown, content_json, input_messages, output_messages
 from .names import NEWEST, Instrument, Names
-from .spans import (
-    Kind,
-    Link,
-    LogData,
-    Measure,
-    SpanData,
-    SpanRef,
-    Status,
-    Told,
-    caller_of,
-    nanoseconds,
-    read_traceparent,
-    span_of,
-    trace_of,
-)
 
 
 class _Open:
     """A span that has not ended."""
 
     def __init__(
-        self, event: Event, name: str, parent: str, shown: str = "", kind: Kind = "internal"
+        self,
+        event: events.Event,
+        name: str,
+        parent: str,
+        shown: str = "",
+        kind: spans.Kind = "internal",
     ) -> None:
         self.seq = event.seq
-        self.id = span_of(event.run_id, event.seq, name)
+        self.id = spans.span_of(event.run_id, event.seq, name)
         self.name = shown or name
         self.parent = parent
-        self.kind: Kind = kind
+        self.kind: spans.Kind = kind
         self.start = event.time
         self.attributes: dict[str, Any] = {}
-        self.links: list[Link] = []
+        self.links: list[spans.Link] = []
 
 
 class _Call(_Open):
@@ -103,7 +60,7 @@ class _Call(_Open):
     label: how steps made inside the call name it. step: the call's step, once known.
     """
 
-    started: CallStarted
+    started: events.CallStarted
     label = ""
     step: Step | None = None
 
@@ -115,7 +72,7 @@ class _Recovery(NamedTuple):
     action: str
 
 
-def operation_of_call(event: CallStarted) -> str:
+def operation_of_call(event: events.CallStarted) -> str:
     """Return the GenAI operation of a call."""
     return names.CHAT if event.kind in ("model", "judge") else names.EXECUTE_TOOL
 
@@ -131,10 +88,10 @@ class RunTrace:
     """
 
     def __init__(
-        self, *, content: bool = False, names: Names = NEWEST, within: SpanRef | None = None
+        self, *, content: bool = False, names: Names = NEWEST, within: spans.SpanRef | None = None
     ) -> None:
         self.trace = "" if within is None else within.trace
-        self.inside: dict[str, SpanRef] = {}
+        self.inside: dict[str, spans.SpanRef] = {}
         self.next_seq = 0
         self._around = "" if within is None else within.span
         self._shown = Shown(content=content)
@@ -144,24 +101,24 @@ class RunTrace:
         self._agent = ""
         self._last = 0.0
         self._lost = 0
-        self._told: list[Told] = []
+        self._told: list[spans.Told] = []
         self._segment: _Open | None = None
         # The `invoke_agent` span before the current one, and whether it belongs to another run.
-        self._past: SpanRef | None = None
+        self._past: spans.SpanRef | None = None
         self._is_forked = False
         self._attempt: _Open | None = None
         self._recovery: _Open | None = None
         self._question: _Open | None = None
         self._stage: _Open | None = None
         # The unfinished stage that the plan was routed to, and when it began in the current attempt.
-        self._routed: PlanRouted | None = None
+        self._routed: events.PlanRouted | None = None
         self._routed_at = 0.0
         self._calls: dict[str, _Call] = {}
         self._steps: dict[str, Step] = {}
         # The span in which each finished call ran, by the call's key.
-        self._paid: dict[str, SpanRef] = {}
+        self._paid: dict[str, spans.SpanRef] = {}
         # For a fork, the run from which its first events are copied; their spans belong to that run.
-        self._origin: Origin | None = None
+        self._origin: events.Origin | None = None
         self._origin_trace = ""
         self._undoing: dict[int, _Open] = {}
         self._failure = ""
@@ -169,12 +126,12 @@ class RunTrace:
         self._usage: Usage = NO_USAGE
         self._attempt_usage: Usage = NO_USAGE
 
-    def feed(self, event: Event) -> list[Told]:
+    def feed(self, event: events.Event) -> list[spans.Told]:
         """Take the next event; return what it has ended, with inner spans before outer ones."""
         self._told = []
         if not self._run_id:
             self._run_id = event.run_id
-            self.trace = self.trace or trace_of(event.run_id)
+            self.trace = self.trace or spans.trace_of(event.run_id)
         if event.seq > self.next_seq:
             self._lost += event.seq - self.next_seq
         self._MAPPING[type(event)](self, event)
@@ -186,7 +143,7 @@ class RunTrace:
                 self._leave_origin(self._origin)
         return self._told
 
-    def close(self) -> list[Told]:
+    def close(self) -> list[spans.Told]:
         """Return the open spans, marked incomplete and ending at the last event."""
         self._told = []
         self._cut({names.INCOMPLETE: True})
@@ -199,12 +156,12 @@ class RunTrace:
     # Output -----------------------------------------------------------------------------------
 
     def _end(
-        self, span: _Open, time: float, *, status: Status = "unset", message: str = ""
+        self, span: _Open, time: float, *, status: spans.Status = "unset", message: str = ""
     ) -> None:
-        start = nanoseconds(span.start)
+        start = spans.nanoseconds(span.start)
         given = {names.RUN_ID: self._run_id, names.SEQ: span.seq, **span.attributes}
         self._told.append(
-            SpanData(
+            spans.SpanData(
                 self._run_id,
                 span.seq,
                 self.trace,
@@ -213,7 +170,7 @@ class RunTrace:
                 span.name,
                 span.kind,
                 start,
-                max(start, nanoseconds(time)),
+                max(start, spans.nanoseconds(time)),
                 _known(given),
                 tuple(span.links),
                 status,
@@ -221,24 +178,24 @@ class RunTrace:
             )
         )
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: events.Event) -> None:
         """Add a log event for an event without a span of its own."""
         note = NOTES[type(event)](event, self._shown)
         self._log(event, note.name, note.attributes, note.severity)
 
     def _log(
-        self, event: Event, name: str, given: Mapping[str, Any], severity: str = "INFO"
+        self, event: events.Event, name: str, given: Mapping[str, Any], severity: str = "INFO"
     ) -> None:
         given = {names.RUN_ID: self._run_id, names.SEQ: event.seq, **given}
         here = self._here()
         self._told.append(
-            LogData(
+            spans.LogData(
                 self._run_id,
                 event.seq,
                 self.trace if here else "",
                 here,
                 name,
-                nanoseconds(event.time),
+                spans.nanoseconds(event.time),
                 severity,
                 _known(given),
             )
@@ -248,7 +205,7 @@ class RunTrace:
         self, instrument: Instrument, value: float, given: Mapping[str, Any], call: str = ""
     ) -> None:
         known = _known({names.AGENT_NAME: self._line(self._agent), **given})
-        self._told.append(Measure(instrument, value, known, call))
+        self._told.append(spans.Measure(instrument, value, known, call))
 
     def _here(self) -> str:
         """Return the id of the innermost open span except calls, or else of the one around the run."""
@@ -257,9 +214,9 @@ class RunTrace:
 
     # The run ----------------------------------------------------------------------------------
 
-    def _run_started(self, event: RunStarted) -> None:
+    def _run_started(self, event: events.RunStarted) -> None:
         self._agent = event.agent
-        caller = caller_of(event)
+        caller = spans.caller_of(event)
         if caller is not None and not self._around:
             self.trace, self._around = caller
         self._begin_segment(event)
@@ -270,30 +227,34 @@ class RunTrace:
         }
 
         if event.origin is not None:
-            caller = read_traceparent(event.trace)
+            caller = spans.read_traceparent(event.trace)
             self._origin = event.origin
-            self._origin_trace = trace_of(event.origin.run_id) if caller is None else caller.trace
+            self._origin_trace = (
+                spans.trace_of(event.origin.run_id) if caller is None else caller.trace
+            )
 
-    def _leave_origin(self, origin: Origin) -> None:
+    def _leave_origin(self, origin: events.Origin) -> None:
         """Drop what is open when the copied events of a fork end, since it belongs to the original run."""
         self._segment = self._attempt = self._recovery = self._question = self._stage = None
         self._calls, self._undoing, self.inside = {}, {}, {}
         self._usage = self._attempt_usage = NO_USAGE
         self._chosen = None
-        self._past = SpanRef(self._origin_trace, span_of(origin.run_id, 0, names.INVOKE_AGENT))
+        self._past = spans.SpanRef(
+            self._origin_trace, spans.span_of(origin.run_id, 0, names.INVOKE_AGENT)
+        )
         self._is_forked = True
 
-    def _begin_segment(self, event: Event, link: str = "") -> None:
+    def _begin_segment(self, event: events.Event, link: str = "") -> None:
         agent = self._line(self._agent)
         shown = f"{names.INVOKE_AGENT} {agent}".rstrip()
         span = self._segment = _Open(event, names.INVOKE_AGENT, self._around, shown)
         span.attributes |= {names.OPERATION: names.INVOKE_AGENT, names.AGENT_NAME: agent or None}
         if self._past is not None:
-            span.links.append(Link(*self._past, "forks" if self._is_forked else link))
+            span.links.append(spans.Link(*self._past, "forks" if self._is_forked else link))
             self._is_forked = False
 
     def _end_segment(
-        self, time: float, run_status: str, *, status: Status = "unset", message: str = ""
+        self, time: float, run_status: str, *, status: spans.Status = "unset", message: str = ""
     ) -> None:
         span, self._segment = self._segment, None
         if span is None:
@@ -303,10 +264,10 @@ class RunTrace:
             **_totals(self._usage),
             names.EVENTS_LOST: self._lost or None,
         }
-        self._past = SpanRef(self.trace, span.id)
+        self._past = spans.SpanRef(self.trace, span.id)
         self._end(span, time, status=status, message=message)
 
-    def _run_recovered(self, event: RunRecovered) -> None:
+    def _run_recovered(self, event: events.RunRecovered) -> None:
         """End the spans that the lost process left open; a recovery under way continues in this process."""
         recovering = self._recovery
         self._cut({names.ATTEMPT_OUTCOME: "cut_off"})
@@ -315,7 +276,7 @@ class RunTrace:
         if recovering is not None:
             self._begin_recovery(event)
             assert self._recovery is not None
-            self._recovery.links.append(Link(self.trace, recovering.id, "goes_on"))
+            self._recovery.links.append(spans.Link(self.trace, recovering.id, "goes_on"))
 
     def _cut(self, given: Mapping[str, Any]) -> None:
         """End all open spans at the last event, innermost first, and add the attributes `given` to each."""
@@ -334,7 +295,7 @@ class RunTrace:
             self._segment.attributes.pop(names.ATTEMPT_OUTCOME, None)
             self._end_segment(time, "cut_off")
 
-    def _run_suspended(self, event: RunSuspended) -> None:
+    def _run_suspended(self, event: events.RunSuspended) -> None:
         self._end_recovery(event.time, "suspended")
         self._end_attempt("suspended", event.time)
         self._answer("asked_anew", event.time)
@@ -349,7 +310,7 @@ class RunTrace:
         self._question = span
         self._measure(names.QUESTIONS, 1, {})
 
-    def _run_resumed(self, event: RunResumed) -> None:
+    def _run_resumed(self, event: events.RunResumed) -> None:
         self._cut({})  # spans that the answer has begun
         self._answer("answered", event.time)
         self._begin_segment(event, "resumes")
@@ -367,7 +328,7 @@ class RunTrace:
         seconds = max(0.0, time - span.start)
         self._measure(names.WAITS, seconds, {names.WAIT_FOR: "person"})
 
-    def _run_finished(self, event: RunFinished) -> None:
+    def _run_finished(self, event: events.RunFinished) -> None:
         done = event.status == "done"
         error = event.error
         self._end_recovery(event.time, event.status)
@@ -381,13 +342,13 @@ class RunTrace:
             if not done and event.status != "cancelled":
                 kind = (error.type_name if error is not None else "") or self._failure
                 self._segment.attributes[names.ERROR_TYPE] = self._line(kind or event.status)
-        status: Status = "ok" if done else "unset" if event.status == "cancelled" else "error"
+        status: spans.Status = "ok" if done else "unset" if event.status == "cancelled" else "error"
         self._end_segment(event.time, event.status, status=status, message=event.status)
         self._measure(names.RUNS, 1, {names.RUN_STATUS: event.status})
 
     # Attempts and recoveries ------------------------------------------------------------------
 
-    def _attempt_started(self, event: AttemptStarted) -> None:
+    def _attempt_started(self, event: events.AttemptStarted) -> None:
         self._end_recovery(event.time, "proceeded")
         self._end_attempt("cut_off", self._last)
         parent = self._around if self._segment is None else self._segment.id
@@ -432,7 +393,7 @@ class RunTrace:
         self._end(span, time, status="error" if failed else "unset", message=failure)
         self._measure(names.ATTEMPTS, 1, {names.ATTEMPT_OUTCOME: outcome})
 
-    def _attempt_failed(self, event: AttemptFailed) -> None:
+    def _attempt_failed(self, event: events.AttemptFailed) -> None:
         diagnosis = event.diagnosis
         self._failure = diagnosis.failure_type.value
         self._evaluate(event, event.error, diagnosis)
@@ -443,7 +404,7 @@ class RunTrace:
         assert self._recovery is not None
         self._recovery.attributes |= _of_diagnosis(diagnosis)
 
-    def _evaluate(self, event: Event, error: ErrorInfo | None, diagnosis: Diagnosis) -> None:
+    def _evaluate(self, event: events.Event, error: ErrorInfo | None, diagnosis: Diagnosis) -> None:
         """Add a log event with the diagnosis of a failure."""
         given: dict[str, Any] = {
             names.EVALUATION_NAME: "triage.diagnosis",
@@ -464,11 +425,11 @@ class RunTrace:
             ] or None
         self._log(event, self._names.evaluation, given, "ERROR")
 
-    def _begin_recovery(self, event: Event) -> None:
+    def _begin_recovery(self, event: events.Event) -> None:
         parent = self._around if self._segment is None else self._segment.id
         self._recovery = _Open(event, names.RECOVERY, parent)
 
-    def _action_chosen(self, event: ActionChosen) -> None:
+    def _action_chosen(self, event: events.ActionChosen) -> None:
         if self._recovery is None:
             self._begin_recovery(event)
         reason = self._shown.text(event.reason)
@@ -511,7 +472,7 @@ class RunTrace:
 
     # Calls and steps --------------------------------------------------------------------------
 
-    def _call_started(self, event: CallStarted) -> None:
+    def _call_started(self, event: events.CallStarted) -> None:
         if event.keyed and event.key in self._calls:
             return  # already begun; the tool has now taken the idempotency key
         self._enter_stage(event)
@@ -535,7 +496,7 @@ class RunTrace:
         if not asks:
             span.attributes[names.TOOL_ARGUMENTS] = self._if_shown(event.arguments)
         if event.run is not None:
-            self.inside.setdefault(event.run, SpanRef(self.trace, span.id))
+            self.inside.setdefault(event.run, spans.SpanRef(self.trace, span.id))
         self._calls[event.key] = span
 
     def _name_call(self, span: _Open, tool: str, *, asks: bool, about: Any) -> None:
@@ -553,7 +514,7 @@ class RunTrace:
         if provider is not None:
             span.attributes[self._names.provider] = provider
 
-    def _step_recorded(self, event: StepRecorded) -> None:
+    def _step_recorded(self, event: events.StepRecorded) -> None:
         self._enter_stage(event)
         step = event.step
         if is_call(step) and step.metadata is not None:
@@ -622,7 +583,7 @@ class RunTrace:
             message="" if step is None else self._line(step.error or ""),
         )
 
-    def _call_finished(self, event: CallFinished) -> None:
+    def _call_finished(self, event: events.CallFinished) -> None:
         step = self._steps.pop(event.key, None)
         span = self._calls.pop(event.key, None)
         if event.replayed:
@@ -655,13 +616,13 @@ class RunTrace:
         """Remember the span in which a call ran, which for a copied call is in the original run's trace."""
         origin = self._origin
         if origin is None or span.seq >= origin.events:
-            self._paid[key] = SpanRef(self.trace, span.id)
+            self._paid[key] = spans.SpanRef(self.trace, span.id)
         elif span.seq <= origin.at:
             operation = span.attributes[names.OPERATION]
-            there = span_of(origin.run_id, span.seq, operation)
-            self._paid[key] = SpanRef(self._origin_trace, there)
+            there = spans.span_of(origin.run_id, span.seq, operation)
+            self._paid[key] = spans.SpanRef(self._origin_trace, there)
 
-    def _call_reused(self, event: CallFinished, step: Step | None) -> None:
+    def _call_reused(self, event: events.CallFinished, step: Step | None) -> None:
         """Add a span of no length for a reused result, linked to the call that paid for it."""
         tool = event.key.rsplit(":", 2)[0]
         asks = step is not None and step.tool_called is None
@@ -685,11 +646,11 @@ class RunTrace:
         span.attributes[names.CALL_KIND] = kind
         paid = self._paid.get(event.key)
         if paid is not None:
-            span.links.append(Link(*paid, "paid_by"))
+            span.links.append(spans.Link(*paid, "paid_by"))
         self._end_call(span, event.time, step)
         self._measure(names.REUSED, 1, {names.CALL_KIND: kind})
 
-    def _usage_recorded(self, event: UsageRecorded) -> None:
+    def _usage_recorded(self, event: events.UsageRecorded) -> None:
         if event.run is None:
             self._use(event.usage, None)
         else:  # measured by a run inside this one; only the totals include it
@@ -716,7 +677,7 @@ class RunTrace:
 
     # Compensation -----------------------------------------------------------------------------
 
-    def _compensator_ran(self, event: CompensatorRan) -> None:
+    def _compensator_ran(self, event: events.CompensatorRan) -> None:
         span = self._undoing.pop(event.registered, None)
         if event.begins or span is None:
             if span is not None:
@@ -735,7 +696,7 @@ class RunTrace:
 
     # Plans ------------------------------------------------------------------------------------
 
-    def _plan_routed(self, event: PlanRouted) -> None:
+    def _plan_routed(self, event: events.PlanRouted) -> None:
         self._leave_stage(event.time)
         if event.target == "planner" or event.target in names.PLAN_STAGES:
             self._routed, self._routed_at = event, event.time
@@ -744,7 +705,7 @@ class RunTrace:
         if event.delay_s:
             self._measure(names.WAITS, event.delay_s, {names.WAIT_FOR: "backoff"})
 
-    def _route(self, event: PlanRouted) -> dict[str, Any]:
+    def _route(self, event: events.PlanRouted) -> dict[str, Any]:
         return {
             names.PLAN_TARGET: self._line(event.target),
             names.PLAN_STEP: self._line(event.step) or None,
@@ -752,7 +713,7 @@ class RunTrace:
             names.DELAY: event.delay_s or None,
         }
 
-    def _enter_stage(self, event: Event) -> None:
+    def _enter_stage(self, event: events.Event) -> None:
         """Begin the span of the stage that the plan was routed to, at the first event of the stage.
 
         A failed plan is routed before its attempt ends, and enters the stage in the next attempt.
@@ -783,13 +744,13 @@ class RunTrace:
         self._end_stage(time, error)
         self._routed = None
 
-    def _capabilities_selected(self, event: CapabilitiesSelected) -> None:
+    def _capabilities_selected(self, event: events.CapabilitiesSelected) -> None:
         self._enter_stage(event)
         given = {"triage.plan.capabilities": [self._line(name) for name in event.names]}
         self._log(event, "triage.plan.capabilities_selected", given)
         self._leave_stage(event.time)
 
-    def _plan_made(self, event: PlanMade) -> None:
+    def _plan_made(self, event: events.PlanMade) -> None:
         self._enter_stage(event)
         if self._stage is not None:
             self._stage.attributes |= {
@@ -799,14 +760,14 @@ class RunTrace:
         self._log(event, "triage.plan.made", {names.PLAN_VERSION: event.version})
         self._leave_stage(event.time)
 
-    def _plan_failed(self, event: PlanFailed) -> None:
+    def _plan_failed(self, event: events.PlanFailed) -> None:
         self._enter_stage(event)
         self._evaluate(event, event.error, event.diagnosis)
         error = event.error
         kind = event.diagnosis.failure_type.value
         self._leave_stage(event.time, kind if error is None else error.type_name or kind)
 
-    def _plan_step_moved(self, event: PlanStepMoved) -> None:
+    def _plan_step_moved(self, event: events.PlanStepMoved) -> None:
         self._enter_stage(event)
         given = {
             names.PLAN_STEP: self._line(event.step),
@@ -818,7 +779,7 @@ class RunTrace:
 
     # Log events ----------------------------------------------------------------------------------
 
-    def _approval_asked(self, event: ApprovalAsked) -> None:
+    def _approval_asked(self, event: events.ApprovalAsked) -> None:
         self._enter_stage(event)
         given = {
             "triage.approval.kind": self._line(event.kind),
@@ -828,31 +789,31 @@ class RunTrace:
         self._log(event, "triage.approval.asked", given)
 
     _MAPPING: ClassVar[dict[type, Callable[[RunTrace, Any], None]]] = {
-        RunStarted: _run_started,
-        AttemptStarted: _attempt_started,
-        StepRecorded: _step_recorded,
-        StateUpdated: _note,
-        UsageRecorded: _usage_recorded,
-        CallStarted: _call_started,
-        CallFinished: _call_finished,
-        WatchNoticed: _note,
-        SubgoalsDeclared: _note,
-        SubgoalCompleted: _note,
-        CompensatorRegistered: _note,
-        CompensatorRan: _compensator_ran,
-        AttemptFailed: _attempt_failed,
-        ActionChosen: _action_chosen,
-        CapabilitiesSelected: _capabilities_selected,
-        PlanMade: _plan_made,
-        PlanRouted: _plan_routed,
-        PlanFailed: _plan_failed,
-        PlanStepMoved: _plan_step_moved,
-        ApprovalAsked: _approval_asked,
-        ApprovalGiven: _note,
-        RunSuspended: _run_suspended,
-        RunResumed: _run_resumed,
-        RunRecovered: _run_recovered,
-        RunFinished: _run_finished,
+        events.RunStarted: _run_started,
+        events.AttemptStarted: _attempt_started,
+        events.StepRecorded: _step_recorded,
+        events.StateUpdated: _note,
+        events.UsageRecorded: _usage_recorded,
+        events.CallStarted: _call_started,
+        events.CallFinished: _call_finished,
+        events.WatchNoticed: _note,
+        events.SubgoalsDeclared: _note,
+        events.SubgoalCompleted: _note,
+        events.CompensatorRegistered: _note,
+        events.CompensatorRan: _compensator_ran,
+        events.AttemptFailed: _attempt_failed,
+        events.ActionChosen: _action_chosen,
+        events.CapabilitiesSelected: _capabilities_selected,
+        events.PlanMade: _plan_made,
+        events.PlanRouted: _plan_routed,
+        events.PlanFailed: _plan_failed,
+        events.PlanStepMoved: _plan_step_moved,
+        events.ApprovalAsked: _approval_asked,
+        events.ApprovalGiven: _note,
+        events.RunSuspended: _run_suspended,
+        events.RunResumed: _run_resumed,
+        events.RunRecovered: _run_recovered,
+        events.RunFinished: _run_finished,
     }
 
 

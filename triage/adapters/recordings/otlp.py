@@ -6,25 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from triage.core import ErrorInfo, Trajectory
-from triage.core.messages.neutral import (
-    Asked,
-    Message,
-    Result,
-    Role,
-    Tell,
-    arguments,
-    as_text,
-    content_text,
-    listed,
-    mapping,
-    number,
-    result_value,
-    tell_nobody,
-    text_or_none,
-    tools_of,
-    usage_of,
-)
+from triage.core.failures import ErrorInfo
+from triage.core.messages import neutral
+from triage.core.steps import Trajectory
 
 from .trajectories import Conversation, Problem, Problems, Trace, error_named
 
@@ -97,7 +81,9 @@ class _Assembly:
             operation = _operation(span)
             if operation:
                 self._conversation.tools.update(
-                    tools_of(arguments(span.attributes.get("gen_ai.tool.definitions")))
+                    neutral.tools_of(
+                        neutral.arguments(span.attributes.get("gen_ai.tool.definitions"))
+                    )
                 )
             if operation == _TOOL:
                 self._tool(span)
@@ -125,8 +111,8 @@ class _Assembly:
         result = given.get("gen_ai.tool.call.result", given.get("gen_ai.tool.message"))
         self._conversation.add(
             action="call",
-            tool_called=text_or_none(given.get("gen_ai.tool.name")) or span.name or "?",
-            tool_input=arguments(given.get("gen_ai.tool.call.arguments")),
+            tool_called=neutral.text_or_none(given.get("gen_ai.tool.name")) or span.name or "?",
+            tool_input=neutral.arguments(given.get("gen_ai.tool.call.arguments")),
             tool_output=result,
             **_ending(span, fault),
         )
@@ -136,23 +122,23 @@ class _Assembly:
         self._hear(_inputs(span))
         said = _outputs(span)
         endings = [one.ended for one in said if one.ended]
-        endings += listed(given.get("gen_ai.response.finish_reasons"))
+        endings += neutral.listed(given.get("gen_ai.response.finish_reasons"))
         counts = {
             key.removeprefix("gen_ai.usage."): value
             for key, value in given.items()
             if key.startswith("gen_ai.usage.")
         }
         model = given.get("gen_ai.response.model", given.get("gen_ai.request.model"))
-        answer = Message(
+        answer = neutral.Message(
             "model",
             "\n".join(one.text for one in said if one.text),
             tuple(call for one in said for call in one.calls if not self._has_span(call)),
-            usage=usage_of(counts, model),
-            ended=text_or_none(endings[0]) if endings else None,
+            usage=neutral.usage_of(counts, model),
+            ended=neutral.text_or_none(endings[0]) if endings else None,
         )
         steps = self._conversation.steps
         before = len(steps)
-        self._conversation.take(answer, tell_nobody)
+        self._conversation.take(answer, neutral.tell_nobody)
         if len(steps) == before:
             self._conversation.add(action="model", usage=answer.usage)
         ending = _ending(span, fault)
@@ -160,22 +146,23 @@ class _Assembly:
             ending = {name: ending[name] for name in ("timestamp", "duration_s")}
         steps[-1].update(ending)
 
-    def _has_span(self, call: Asked) -> bool:
+    def _has_span(self, call: neutral.Asked) -> bool:
         return call.name in self._own_names or (bool(call.id) and call.id in self._own_ids)
 
-    def _hear(self, said: list[Message]) -> None:
+    def _hear(self, said: list[neutral.Message]) -> None:
         """Take the task, and results of calls without a span, from a model's input."""
         for one in said:
             if one.role == "user" and self._conversation.task is None:
                 self._conversation.task = one.text or None
             for result in one.results:
                 if self._conversation.awaits(result.call):
-                    self._conversation.result(result, tell_nobody)
+                    self._conversation.result(result, neutral.tell_nobody)
 
 
 def _hashable(given: dict[str, Any]) -> dict[str, str | None]:
     return {
-        name: text_or_none(given.get(name)) for name in ("gen_ai.tool.call.id", "gen_ai.tool.name")
+        name: neutral.text_or_none(given.get(name))
+        for name in ("gen_ai.tool.call.id", "gen_ai.tool.name")
     }
 
 
@@ -218,26 +205,28 @@ class Span(NamedTuple):
         kind = self.attributes.get("error.type")
         if self.status != _ERROR and not (kind and self.status != _OK):
             return None
-        status = number(self.attributes.get("http.response.status_code"))
+        status = neutral.number(self.attributes.get("http.response.status_code"))
         if isinstance(kind, str) and kind.isdecimal():
-            status, kind = number(kind), None
+            status, kind = neutral.number(kind), None
         code = None if status is None else int(status)
         if raised:
             given = raised[-1]
-            name = as_text(given.get("exception.type")) or as_text(kind) or "Exception"
-            text = as_text(given.get("exception.message")) or self.message
+            name = (
+                neutral.as_text(given.get("exception.type")) or neutral.as_text(kind) or "Exception"
+            )
+            text = neutral.as_text(given.get("exception.message")) or self.message
             return error_named(name, text, status_code=code)
         return error_named(
-            as_text(kind) or "Exception", self.message or "it failed", status_code=code
+            neutral.as_text(kind) or "Exception", self.message or "it failed", status_code=code
         )
 
 
-def _spans_of(value: Any, line: int, tell: Tell) -> Iterator[Span]:
+def _spans_of(value: Any, line: int, tell: neutral.Tell) -> Iterator[Span]:
     found = False
-    for resource in listed(_either(value, "resourceSpans", "resource_spans")):
+    for resource in neutral.listed(_either(value, "resourceSpans", "resource_spans")):
         scopes = _either(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")
-        for scope in listed(scopes):
-            for entry in listed(mapping(scope).get("spans")):
+        for scope in neutral.listed(scopes):
+            for entry in neutral.listed(neutral.mapping(scope).get("spans")):
                 found = True
                 if isinstance(entry, dict):
                     yield _span(entry, line)
@@ -248,21 +237,24 @@ def _spans_of(value: Any, line: int, tell: Tell) -> Iterator[Span]:
 
 
 def _span(entry: dict[str, Any], line: int) -> Span:
-    status = mapping(entry.get("status"))
+    status = neutral.mapping(entry.get("status"))
     code = status.get("code")
-    events = [mapping(event) for event in listed(entry.get("events"))]
+    events = [neutral.mapping(event) for event in neutral.listed(entry.get("events"))]
     return Span(
         line,
-        as_text(_either(entry, "traceId", "trace_id")),
-        as_text(_either(entry, "spanId", "span_id")),
-        as_text(_either(entry, "parentSpanId", "parent_span_id")),
-        as_text(entry.get("name")),
-        number(_either(entry, "startTimeUnixNano", "start_time_unix_nano")) or 0.0,
-        number(_either(entry, "endTimeUnixNano", "end_time_unix_nano")) or 0.0,
+        neutral.as_text(_either(entry, "traceId", "trace_id")),
+        neutral.as_text(_either(entry, "spanId", "span_id")),
+        neutral.as_text(_either(entry, "parentSpanId", "parent_span_id")),
+        neutral.as_text(entry.get("name")),
+        neutral.number(_either(entry, "startTimeUnixNano", "start_time_unix_nano")) or 0.0,
+        neutral.number(_either(entry, "endTimeUnixNano", "end_time_unix_nano")) or 0.0,
         _attributes_of(entry.get("attributes")),
-        [(as_text(event.get("name")), _attributes_of(event.get("attributes"))) for event in events],
-        _STATUS.get(code, 0) if isinstance(code, str) else int(number(code) or 0),
-        text_or_none(status.get("message")) or "",
+        [
+            (neutral.as_text(event.get("name")), _attributes_of(event.get("attributes")))
+            for event in events
+        ],
+        _STATUS.get(code, 0) if isinstance(code, str) else int(neutral.number(code) or 0),
+        neutral.text_or_none(status.get("message")) or "",
     )
 
 
@@ -272,7 +264,7 @@ def _attributes_of(value: object) -> dict[str, Any]:
         return value
     return {
         entry["key"]: _value_of(entry.get("value"), _DEEPEST)
-        for entry in map(mapping, listed(value))
+        for entry in map(neutral.mapping, neutral.listed(value))
         if isinstance(entry.get("key"), str)
     }
 
@@ -288,17 +280,22 @@ def _value_of(value: object, depth: int) -> Any:
         except (TypeError, ValueError, OverflowError):
             return held
     if kind in ("arrayValue", "array_value"):
-        return [_value_of(item, depth - 1) for item in listed(mapping(held).get("values"))]
+        return [
+            _value_of(item, depth - 1)
+            for item in neutral.listed(neutral.mapping(held).get("values"))
+        ]
     if kind in ("kvlistValue", "kvlist_value"):
         return {
-            as_text(mapping(item).get("key")): _value_of(mapping(item).get("value"), depth - 1)
-            for item in listed(mapping(held).get("values"))
+            neutral.as_text(neutral.mapping(item).get("key")): _value_of(
+                neutral.mapping(item).get("value"), depth - 1
+            )
+            for item in neutral.listed(neutral.mapping(held).get("values"))
         }
     return held
 
 
 def _either(value: object, *names: str) -> Any:
-    found = mapping(value)
+    found = neutral.mapping(value)
     return next((found[name] for name in names if name in found), None)
 
 
@@ -307,94 +304,102 @@ def _either(value: object, *names: str) -> Any:
 _INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d{1,4})\.(.+)", re.DOTALL)
 _INDEXED_CALL = re.compile(r"tool_calls\.(\d{1,4})\.(id|name|arguments)")
 _MOST = 1_000
-_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "model", "tool": "tool"}
+_ROLES: Mapping[str, neutral.Role] = {"user": "user", "assistant": "model", "tool": "tool"}
 
 
-def _inputs(span: Span) -> list[Message]:
+def _inputs(span: Span) -> list[neutral.Message]:
     """Return the model's input, from attributes, else events, else indexed attributes."""
     found = _messages(span, "gen_ai.input.messages")
     if found:
         return found
-    said: list[Message] = []
+    said: list[neutral.Message] = []
     for name, given in span.events:
         body = _body(given)
         if name in ("gen_ai.user.message", "gen_ai.tool.message"):
             said.append(_message({"role": name.split(".")[1], **body}))
         elif name == "gen_ai.content.prompt":
-            said += _all(arguments(given.get("gen_ai.prompt")))
+            said += _all(neutral.arguments(given.get("gen_ai.prompt")))
     return said or _indexed(span.attributes, "prompt")
 
 
-def _outputs(span: Span) -> list[Message]:
+def _outputs(span: Span) -> list[neutral.Message]:
     """Return the model's output, from attributes, else events, else indexed attributes."""
     found = _messages(span, "gen_ai.output.messages")
     if found:
         return found
-    said: list[Message] = []
+    said: list[neutral.Message] = []
     for name, given in span.events:
         if name == "gen_ai.choice":
             body = _body(given)
-            message = {**body, **mapping(arguments(body.get("message")))}
+            message = {**body, **neutral.mapping(neutral.arguments(body.get("message")))}
             said.append(_message({"role": "assistant", **message}))
         elif name == "gen_ai.content.completion":
-            said += _all(arguments(given.get("gen_ai.completion")))
+            said += _all(neutral.arguments(given.get("gen_ai.completion")))
     return said or _indexed(span.attributes, "completion")
 
 
-def _messages(span: Span, name: str) -> list[Message]:
+def _messages(span: Span, name: str) -> list[neutral.Message]:
     value = span.attributes.get(name)
     for event, given in span.events:
         if value is None and event == "gen_ai.client.inference.operation.details":
             value = given.get(name)
-    return _all(arguments(value))
+    return _all(neutral.arguments(value))
 
 
-def _all(value: object) -> list[Message]:
+def _all(value: object) -> list[neutral.Message]:
     entries = value if isinstance(value, list) else [value]
     return [_message(entry) for entry in entries[:_MOST] if isinstance(entry, dict)]
 
 
 def _body(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of an event, which may be one JSON text."""
-    return {**given, **mapping(arguments(given.get("gen_ai.event.content")))}
+    return {**given, **neutral.mapping(neutral.arguments(given.get("gen_ai.event.content")))}
 
 
-def _message(entry: Mapping[str, Any]) -> Message:
-    said = as_text(entry.get("role"))
+def _message(entry: Mapping[str, Any]) -> neutral.Message:
+    said = neutral.as_text(entry.get("role"))
     role = _ROLES.get(said, "system")
-    ended = text_or_none(entry.get("finish_reason"))
+    ended = neutral.text_or_none(entry.get("finish_reason"))
     parts = entry.get("parts")
-    calls = _calls(listed(arguments(entry.get("tool_calls"))))
+    calls = _calls(neutral.listed(neutral.arguments(entry.get("tool_calls"))))
     if not isinstance(parts, list):
-        content = arguments(entry.get("content"))
+        content = neutral.arguments(entry.get("content"))
         if role == "tool":
-            call = as_text(entry.get("id", entry.get("tool_call_id")))
-            return Message(role, results=(Result(call, result_value(content)),))
-        words = content_text(content if isinstance(content, list) else entry.get("content"))
-        return Message(role, words, calls, ended=ended)
-    found = [mapping(part) for part in parts[:_MOST]]
-    words = "\n".join(as_text(part.get("content")) for part in found if part.get("type") == "text")
+            call = neutral.as_text(entry.get("id", entry.get("tool_call_id")))
+            return neutral.Message(
+                role, results=(neutral.Result(call, neutral.result_value(content)),)
+            )
+        words = neutral.content_text(content if isinstance(content, list) else entry.get("content"))
+        return neutral.Message(role, words, calls, ended=ended)
+    found = [neutral.mapping(part) for part in parts[:_MOST]]
+    words = "\n".join(
+        neutral.as_text(part.get("content")) for part in found if part.get("type") == "text"
+    )
     results = tuple(
-        Result(as_text(part.get("id")), part.get("response", part.get("result")))
+        neutral.Result(neutral.as_text(part.get("id")), part.get("response", part.get("result")))
         for part in found
         if part.get("type") == "tool_call_response"
     )
     calls += _calls(part for part in found if part.get("type") == "tool_call")
-    return Message(role, words, calls, results, ended=ended)
+    return neutral.Message(role, words, calls, results, ended=ended)
 
 
-def _calls(entries: Iterable[object]) -> tuple[Asked, ...]:
-    made: list[Asked] = []
+def _calls(entries: Iterable[object]) -> tuple[neutral.Asked, ...]:
+    made: list[neutral.Asked] = []
     for entry in entries:
-        call = mapping(entry)
-        inner = mapping(call.get("function")) or call
-        name = text_or_none(inner.get("name"))
+        call = neutral.mapping(entry)
+        inner = neutral.mapping(call.get("function")) or call
+        name = neutral.text_or_none(inner.get("name"))
         if name is not None:
-            made.append(Asked(as_text(call.get("id")), name, arguments(inner.get("arguments"))))
+            made.append(
+                neutral.Asked(
+                    neutral.as_text(call.get("id")), name, neutral.arguments(inner.get("arguments"))
+                )
+            )
     return tuple(made)
 
 
-def _indexed(attributes: Mapping[str, Any], kind: str) -> list[Message]:
+def _indexed(attributes: Mapping[str, Any], kind: str) -> list[neutral.Message]:
     """Read messages whose index is in the attribute's name: `gen_ai.completion.0.content`."""
     found: dict[int, dict[str, Any]] = {}
     calls: dict[int, dict[int, dict[str, Any]]] = {}

@@ -11,25 +11,12 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from triage.classifiers.matching import answer_in, status_in
-from triage.core import (
-    Attempt,
-    ErrorInfo,
-    Step,
-    StoreError,
-    Trajectory,
-    captured_text,
-    from_json,
-)
-from triage.core.messages.neutral import (
-    Message,
-    Result,
-    Tell,
-    as_text,
-    ending_of,
-    mapping,
-    number,
-    text_or_none,
-)
+from triage.core.capture import captured_text
+from triage.core.errors import StoreError
+from triage.core.failures import Attempt, ErrorInfo
+from triage.core.messages import neutral
+from triage.core.steps import Step, Trajectory
+from triage.core.wire import from_json
 
 LONGEST_USER = 200
 """Characters of a user's text that a step's action shows."""
@@ -107,7 +94,7 @@ class Conversation:
         self.steps.append(fields)
         return fields
 
-    def take(self, message: Message, tell: Tell) -> None:
+    def take(self, message: neutral.Message, tell: neutral.Tell) -> None:
         for result in message.results:
             self.result(result, tell)
         if message.role == "model":
@@ -125,9 +112,9 @@ class Conversation:
             said = " ".join(text[: 4 * LONGEST_USER].split())[:LONGEST_USER]
             self.add(action=f"user: {said}")
 
-    def _turn(self, message: Message, tell: Tell) -> None:
+    def _turn(self, message: neutral.Message, tell: neutral.Tell) -> None:
         said: str | None = message.text or None
-        ending = ending_of(message.ended)
+        ending = neutral.ending_of(message.ended)
         first = len(self.steps)
         calls = (*message.server_calls, *message.calls)
         for call in calls:
@@ -147,7 +134,7 @@ class Conversation:
             if ending is not None:
                 self.steps[-1] |= {"error": ending.message, "exception_type": ending.type_name}
 
-    def result(self, result: Result, tell: Tell) -> None:
+    def result(self, result: neutral.Result, tell: neutral.Tell) -> None:
         """Add a tool's result to its call, or as a step if there is no such call."""
         step = self._waiting.pop(result.call, None)
         if step is None:
@@ -157,7 +144,7 @@ class Conversation:
             )
             step = self.add(action="call", tool_called=result.name or None)
         if result.failed:
-            words = as_text(result.output)
+            words = neutral.as_text(result.output)
             kind, _ = named_in(words.strip())
             step["error"] = words or "the tool failed"
             step["exception_type"] = None if kind is None else kind.rpartition(".")[2]
@@ -201,8 +188,8 @@ def error_of(value: object, kind: object = None) -> ErrorInfo | None:
     """
     if isinstance(value, dict):
         return _from_object(value, kind) if value else None
-    text = as_text(value)[:_LONGEST].strip()
-    name = text_or_none(kind)
+    text = neutral.as_text(value)[:_LONGEST].strip()
+    name = neutral.text_or_none(kind)
     if not text and name is None:
         return None
     if name is None:
@@ -265,27 +252,27 @@ def _from_object(value: dict[str, Any], kind: object) -> ErrorInfo | None:
     if isinstance(inner, dict) and inner and "message" not in value:
         return _from_object({**value, **inner, "error": None}, kind)
     words = next((value[key] for key in ("message", "text", "detail") if value.get(key)), None)
-    message = as_text(value if words is None else words)[:_LONGEST]
-    name = text_or_none(kind)
+    message = neutral.as_text(value if words is None else words)[:_LONGEST]
+    name = neutral.text_or_none(kind)
     for key in ("type_name", "exception_type", "type", "class", "name"):
-        name = name or text_or_none(value.get(key))
-    statuses = (number(value.get(key)) for key in _STATUS_KEYS)
+        name = name or neutral.text_or_none(value.get(key))
+    statuses = (neutral.number(value.get(key)) for key in _STATUS_KEYS)
     status = next((found for found in statuses if found is not None), None)
     code = value.get("code")
     if type(code) is int and status is None and code in range(400, 600):
         status, code = float(code), None
     # A provider's name for the error (`invalid_request_error`) is a code, not a class.
     is_class = name is not None and _NAMED.match(name) is not None
-    if name is not None and not is_class and text_or_none(code) is None:
+    if name is not None and not is_class and neutral.text_or_none(code) is None:
         code = name
     found = error_named(
         name if name is not None and is_class else "Exception",
         message,
         status_code=None if status is None else int(status),
-        code=text_or_none(code),
-        body={"error": dict(mapping(value))} if len(message) < _SMALL and code else None,
+        code=neutral.text_or_none(code),
+        body={"error": dict(neutral.mapping(value))} if len(message) < _SMALL and code else None,
     )
-    asked = number(value.get("retry_after_s", value.get("retry_after")))
+    asked = neutral.number(value.get("retry_after_s", value.get("retry_after")))
     return found if asked is None else replace(found, retry_after_s=asked)
 
 

@@ -16,18 +16,9 @@ from typing import Any
 
 from triage.adapters.calls import Stream
 
+from . import requests
 from .bodies import Kept, body_of, content_type, is_stream
 from .guarding import Guarded, Passage, passing
-from .requests import (
-    ModelRequest,
-    is_streamed,
-    model_request,
-    note_unread,
-    passed,
-    record,
-    refused,
-    untouched,
-)
 
 __all__ = ["recording"]
 
@@ -82,11 +73,11 @@ def _make_request(original: Any, endpoint: Any, operation: Any, request: dict[st
                     continue
                 raise
             if not logical.is_kept:
-                failed = refused(response)
+                failed = requests.refused(response)
                 if failed is not None and call.mended_sync(failed):
                     logical.again, logical.failed = True, None
                     continue
-                record(call, response, failed)
+                requests.record(call, response, failed)
                 call.durable_sync()
             return response, parsed
 
@@ -96,17 +87,17 @@ def _is_async(endpoint: Any) -> bool:
     return inspect.iscoroutinefunction(type(endpoint)._send_request)
 
 
-def _asked(request: dict[str, Any]) -> ModelRequest | None:
+def _asked(request: dict[str, Any]) -> requests.ModelRequest | None:
     method, path, body = (request.get(name, "") for name in ("method", "url_path", "body"))
-    if untouched(method, path):
+    if requests.untouched(method, path):
         return None
     if not isinstance(body, bytes | str):
-        note_unread("botocore", "its body is no text")
+        requests.note_unread("botocore", "its body is no text")
         return None
-    return model_request(method, path, (), body)  # signed later
+    return requests.model_request(method, path, (), body)  # signed later
 
 
-def _sent(asked: ModelRequest, request: dict[str, Any]) -> dict[str, Any]:
+def _sent(asked: requests.ModelRequest, request: dict[str, Any]) -> dict[str, Any]:
     """The request as it is to be sent; the client's own where nothing changes."""
     body = asked.changed()
     made: dict[str, Any] = {name: asked.addressed(request[name]) for name in ("url", "url_path")}
@@ -122,7 +113,7 @@ class _LogicalCall:
     failed: what its last request failed with. is_kept: its answer is kept already, or as it passes.
     """
 
-    def __init__(self, asked: ModelRequest, call: Stream, *, is_read: bool) -> None:
+    def __init__(self, asked: requests.ModelRequest, call: Stream, *, is_read: bool) -> None:
         self.again = False
         self.failed: Exception | None = None
         self.is_kept = False
@@ -135,7 +126,7 @@ class _LogicalCall:
         """Around the request: `_send` finds the call that it is part of."""
         token = _logical.set(self)
         try:
-            with passed():
+            with requests.passed():
                 yield
         finally:
             _logical.reset(token)
@@ -151,7 +142,7 @@ class _LogicalCall:
             request.stream_output = False  # read inside, where its errors become the client's own
         try:
             response = way.send(endpoint, request)
-            if is_streamed(response):
+            if requests.is_streamed(response):
                 self.is_kept = True
                 headers = response.headers.items()
                 tee = self._asked.tee(self._call, response.status_code, headers)
@@ -159,7 +150,7 @@ class _LogicalCall:
             else:
                 body = way.read(lambda: response.content)
                 response.raw = _raw(_whole(request, response, body))
-                self.failed = refused(response)
+                self.failed = requests.refused(response)
         except Exception as error:
             self.failed = error
             raise

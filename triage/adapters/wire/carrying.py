@@ -6,18 +6,11 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from triage.adapters.conversations import (
-    Turn,
-    carried,
-    continued,
-    guidance_text,
-    is_of_seam,
-    records_tools,
-    repaired,
-    use,
-)
+from triage.adapters import conversations
 from triage.core.messages.neutral import Asked, ProviderWire
-from triage.engine import Run, goes_on, says_the_same
+from triage.engine.call_keys import says_the_same
+from triage.engine.calls import Run
+from triage.engine.undeclared import goes_on
 
 from .bodies import response_in
 
@@ -46,11 +39,13 @@ class Carrying:
     def __init__(self, run: Run) -> None:
         self._run = run
         # A function that may keep other state than its conversation begins a new one.
-        goes_on_here = run.session.state.carried or goes_on(run.session) or records_tools(run)
+        goes_on_here = (
+            run.session.state.carried or goes_on(run.session) or conversations.records_tools(run)
+        )
         turns = [
             one
-            for one in (carried(run) if goes_on_here else ())
-            if one.kind == "tool" or not is_of_seam(run, one.name)
+            for one in (conversations.carried(run) if goes_on_here else ())
+            if one.kind == "tool" or not conversations.is_of_seam(run, one.name)
         ]
         names = dict.fromkeys(one.conversation for one in turns if one.kind == "model")
         self._waiting = {
@@ -83,43 +78,51 @@ class Carrying:
         made = self._messages(wire, self._waiting.pop(name))
         return Carried(name, len(messages), made) if made else None
 
-    def _messages(self, wire: ProviderWire, turns: list[Turn]) -> list[Any]:
-        def answer(turn: Turn) -> tuple[list[Any], Iterable[Asked]] | None:
+    def _messages(self, wire: ProviderWire, turns: list[conversations.Turn]) -> list[Any]:
+        def answer(turn: conversations.Turn) -> tuple[list[Any], Iterable[Asked]] | None:
             response = response_in(wire, turn.value)
             return None if response is None else (wire.turn(response), wire.answer(response).calls)
 
-        def result(_asked: Asked, _turn: Turn) -> None:
+        def result(_asked: Asked, _turn: conversations.Turn) -> None:
             return None
 
-        found = continued(turns, answer=answer, result=result, use=partial(use, self._run))
+        found = conversations.continued(
+            turns, answer=answer, result=result, use=partial(conversations.use, self._run)
+        )
         answers = [one for one in found if one is not None]
         made: list[Any] = []
-        for message in repaired(wire, answers).messages:  # which gives each call its result
+        for message in conversations.repaired(
+            wire, answers
+        ).messages:  # which gives each call its result
             if made and {wire.read(one).role for one in (made[-1], message)} == {"model"}:
                 made.append(wire.user(_NEXT))
             made.append(message)
         is_answered = bool(made) and wire.read(made[-1]).role == "model"
         # A final answer is asked for anew, unless something is said to it.
-        return made[:-1] if is_answered and guidance_text(self._run.guidance) is None else made
+        return (
+            made[:-1]
+            if is_answered and conversations.guidance_text(self._run.guidance) is None
+            else made
+        )
 
 
-def _calls(turns: list[Turn]) -> list[Asked]:
+def _calls(turns: list[conversations.Turn]) -> list[Asked]:
     """The calls that the model of a conversation has asked for."""
     return [call for turn in turns for call in turn.calls]
 
 
-def _holds(held: list[Asked], turns: list[Turn]) -> bool:
+def _holds(held: list[Asked], turns: list[conversations.Turn]) -> bool:
     """Whether calls of a conversation are among those that a client holds."""
     ids = {call.id for call in held if call.id}
     return any(call.id in ids if call.id else call in held for call in _calls(turns))
 
 
-def _owner(turns: list[Turn]) -> str:
+def _owner(turns: list[conversations.Turn]) -> str:
     """The agent that held a conversation, as of `ModelRequest`, without what tells its calls apart."""
     name = next(turn.name for turn in turns if turn.kind == "model")
     return name.partition(" ")[2].partition("#")[0]
 
 
-def _said(turns: list[Turn]) -> Any:
+def _said(turns: list[conversations.Turn]) -> Any:
     """What a conversation began with."""
     return next(turn.said for turn in turns if turn.kind == "model")

@@ -7,7 +7,7 @@ import inspect
 import sys
 from typing import Any, TypeVar, cast
 
-from triage.core import misuse
+from triage.core.errors import misuse
 
 from .httpx_clients import recording
 

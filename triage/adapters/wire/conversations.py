@@ -22,32 +22,21 @@ from triage.adapters.tools import (
     refusal_of,
     tools_by_name,
 )
-from triage.core import ErrorInfo, Step, capture, names_a_change
+from triage.core.capture import capture
+from triage.core.failures import ErrorInfo
 from triage.core.foreign import frames_of
 from triage.core.manifest import schema_of
-from triage.core.messages.neutral import (
-    Answer,
-    Asked,
-    ProviderWire,
-    Result,
-    ending_of,
-    listed,
-    text_of,
-)
-from triage.engine import (
-    CUT,
-    NOT_ATTEMPTED,
-    SEEN,
-    Guidance,
-    Run,
-    Tool,
-    answered_by,
-    answers,
-    hold_back,
-    open_changes,
-    tally,
-)
+from triage.core.messages import neutral
+from triage.core.steps import Step
+from triage.core.taxonomy import names_a_change
+from triage.engine.approvals import CUT
+from triage.engine.asked_calls import answered_by, answers
+from triage.engine.call_keys import tally
+from triage.engine.calls import Run
 from triage.engine.event_loop import current_caller
+from triage.engine.run import Guidance
+from triage.engine.tools import Tool
+from triage.engine.undeclared import NOT_ATTEMPTED, SEEN, hold_back, open_changes
 
 from .carrying import Carried, Carrying
 
@@ -113,8 +102,8 @@ class Overheard:
         self.raised: set[tuple[int, int]] = set()
         self._run = run
         self._carrying = Carrying(run) if run.replay is not None else None
-        self._asked_for: list[Asked] = []
-        self._calls: list[Asked] = []
+        self._asked_for: list[neutral.Asked] = []
+        self._calls: list[neutral.Asked] = []
         self._conversations: list[Conversation] = []
         self._tools: dict[str, Any] = {}
         self.mistakes = Mistakes()
@@ -141,7 +130,7 @@ class Overheard:
             self._failed[current_caller()] = (call, key)
 
     def sent(
-        self, wire: ProviderWire, messages: Any, tools: Any, *, begins: str | None = ""
+        self, wire: neutral.ProviderWire, messages: Any, tools: Any, *, begins: str | None = ""
     ) -> Conversation:
         """Read a request before it is sent: results of earlier calls are steps.
 
@@ -150,7 +139,7 @@ class Overheard:
         for tee in list(self.open):
             tee.left()
         if tools:
-            self._tools.update(tools_by_name(listed(tools)))
+            self._tools.update(tools_by_name(neutral.listed(tools)))
         if isinstance(messages, str):
             messages = [wire.user(messages)]
         elif not isinstance(messages, list):
@@ -166,30 +155,32 @@ class Overheard:
                     self._record(asked, result)
                     continue
                 # A framework whose tools are all recorded has told its model that there is none.
-                told, id_ = text_of(result.output), asked.id or None
+                told, id_ = neutral.text_of(result.output), asked.id or None
                 note_refused(self._run, asked.name, asked.arguments, told, kind=UNKNOWN, id=id_)
         return going_on
 
-    def answered(self, answer: Answer | None, error: Exception | None, *, brief: bool) -> None:
+    def answered(
+        self, answer: neutral.Answer | None, error: Exception | None, *, brief: bool
+    ) -> None:
         """Note how a call of the agent's model has ended. brief: an answer that is cut off is intended."""
         self.last_error = error
         if error is not None:
             return
-        told = None if answer is None else ending_of(answer.ended)
+        told = None if answer is None else neutral.ending_of(answer.ended)
         is_cut = told is not None and told.type_name == CUT
         if brief and is_cut:
             told, is_cut = None, False
         self.ending = None if answer is None or answer.calls else told
         self.cut = told if is_cut else None
 
-    def asked(self, answer: Answer | None, *, brief: bool) -> None:
+    def asked(self, answer: neutral.Answer | None, *, brief: bool) -> None:
         """Note the calls that an answer asks for. brief: as of `answered`."""
         if answer is None:
             return
         known = {one.id for one in self._calls if one.id}
         new = [one for one in answer.calls if one.id not in known]
         self._calls += new
-        ending = ending_of(answer.ended)
+        ending = neutral.ending_of(answer.ended)
         cut = not brief and ending is not None and ending.type_name == CUT
         self.mistakes.note(_ALL, new, self._tools, cut=cut)
         self.hold(answer)
@@ -206,7 +197,7 @@ class Overheard:
         note_refused(self._run, asked.name, given, refusal.text, kind=refusal.kind, id=id_)
         raise CallRefused(refusal)
 
-    def _refusal(self, asked: Asked, tool: Tool) -> Refusal | None:
+    def _refusal(self, asked: neutral.Asked, tool: Tool) -> Refusal | None:
         known = self.mistakes.take(asked.name, asked.arguments, asked.id or None)
         if known is not None or not tool.editable:
             return known
@@ -216,11 +207,11 @@ class Overheard:
 
     def dismiss(self, id_: str, name: str) -> None:
         """A person has refused a call: what the model is told instead of a result is no step."""
-        refused = self._asked(Result(id_, None, name), continued=True)
+        refused = self._asked(neutral.Result(id_, None, name), continued=True)
         if refused is not None:
             self._calls.remove(refused)
 
-    def hold(self, answer: Answer) -> None:
+    def hold(self, answer: neutral.Answer) -> None:
         """Stop where an answer asks for a change that an earlier attempt has made, or may have."""
         asked = list(self._asked_for)
         for one in answer.calls if self.changes else ():
@@ -238,13 +229,13 @@ class Overheard:
             self._raised(error)
         self.mistakes.settle(self._run, but=self._may_have_run)
 
-    def _may_have_run(self, asked: Asked, refusal: Refusal) -> bool:
+    def _may_have_run(self, asked: neutral.Asked, refusal: Refusal) -> bool:
         """Whether a tool that does not record itself may have changed something all the same."""
         recorded = self._run.session.recorded_tools
         return refusal.lenient and names_a_change(asked.name) and asked.name not in recorded
 
     def _going_on(
-        self, wire: ProviderWire, messages: list[Any], begins: str | None
+        self, wire: neutral.ProviderWire, messages: list[Any], begins: str | None
     ) -> Conversation:
         """The conversation that a request goes on with, or a new one. begins: as of `sent`."""
         found, known = None, 0
@@ -271,7 +262,7 @@ class Overheard:
         numbers = (str(number) for number in count(len(taken) + 1))
         return "" if "" not in taken else next(one for one in numbers if one not in taken)
 
-    def _asked(self, result: Result, *, continued: bool) -> Asked | None:
+    def _asked(self, result: neutral.Result, *, continued: bool) -> neutral.Asked | None:
         """The call that a result answers; None for one of an earlier time."""
         if result.call:
             found = next((one for one in self._calls if one.id == result.call), None)
@@ -299,10 +290,10 @@ class Overheard:
             return
         info = capture(error, self._run.session.handled)
         if info.not_attempted:
-            result = Result(open_[0].id, info.message, open_[0].name, failed=True)
+            result = neutral.Result(open_[0].id, info.message, open_[0].name, failed=True)
             self._record(open_[0], result, **{NOT_ATTEMPTED: True})
 
-    def _record(self, asked: Asked, result: Result, **about: Any) -> None:
+    def _record(self, asked: neutral.Asked, result: neutral.Result, **about: Any) -> None:
         """Record what came of a call, unless it has recorded itself. about: metadata of the step."""
         steps = self._run.session.state.steps
         for at in range(self._run.first, len(steps)):
@@ -316,13 +307,13 @@ class Overheard:
                 tool_called=asked.name or "?",
                 tool_input=asked.arguments,
                 tool_output=None if result.failed else result.output,
-                error=text_of(result.output) if result.failed else None,
+                error=neutral.text_of(result.output) if result.failed else None,
                 metadata={**about, SEEN: True},
             )
         )
 
 
-def _is_result(step: Step, asked: Asked) -> bool:
+def _is_result(step: Step, asked: neutral.Asked) -> bool:
     """Whether a recorded step is that of a call. A server's name may stand before the tool's."""
     if answered_by(step, asked):
         return True

@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from triage.core import UsageError, misuse
+from triage.core.errors import UsageError, misuse
 from triage.core.messages.anthropic import ANTHROPIC
-from triage.core.messages.neutral import ProviderWire
 from triage.core.messages.chat import CHAT
 from triage.core.messages.cohere import COHERE
 from triage.core.messages.converse import CONVERSE
 from triage.core.messages.gemini import GEMINI
+from triage.core.messages.neutral import ProviderWire
 from triage.core.messages.ollama import OLLAMA
 from triage.core.messages.responses import RESPONSES
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from triage.adapters.calls import UnfinishedStream
 from triage.adapters.tools import CallRefused
-from triage.core import TriageError, child_logger
+from triage.core.errors import TriageError
+from triage.core.observers import child_logger
 
 if TYPE_CHECKING:
     from .requests import Tee

@@ -10,18 +10,9 @@ from typing import Any
 
 from triage.adapters.calls import Stream
 
+from . import requests
 from .bodies import Kept, body_of
 from .guarding import Guarded, Passage, passing
-from .requests import (
-    ModelRequest,
-    is_streamed,
-    model_request,
-    note_unread,
-    passed,
-    record,
-    refused,
-    untouched,
-)
 
 __all__ = ["recording"]
 
@@ -87,19 +78,19 @@ class _Sends:
         with call.passing():
             while True:
                 try:
-                    with passed():
+                    with requests.passed():
                         sent = self._sent(asked, request)
                         response = await way.send_async(client, sent, stream=True, **options)
-                    if is_streamed(response):
+                    if requests.is_streamed(response):
                         break
                     await way.read_async(response.aread)
                 except Exception as error:
                     if await call.mended(error):
                         continue
                     raise
-                failed = refused(response)
+                failed = requests.refused(response)
                 if failed is None or not await call.mended(failed):
-                    record(call, response, failed)
+                    requests.record(call, response, failed)
                     await call.durable()
                     return response
             self._swap(self._async_tee, asked, call, response)
@@ -119,19 +110,19 @@ class _Sends:
         with call.passing():
             while True:
                 try:
-                    with passed():
+                    with requests.passed():
                         sent = self._sent(asked, request)
                         response = way.send(client, sent, stream=True, **options)
-                    if is_streamed(response):
+                    if requests.is_streamed(response):
                         break
                     way.read(response.read)
                 except Exception as error:
                     if call.mended_sync(error):
                         continue
                     raise
-                failed = refused(response)
+                failed = requests.refused(response)
                 if failed is None or not call.mended_sync(failed):
-                    record(call, response, failed)
+                    requests.record(call, response, failed)
                     call.durable_sync()
                     return response
             self._swap(self._tee, asked, call, response)
@@ -139,18 +130,20 @@ class _Sends:
                 way.read(response.read)
             return response
 
-    def _asked(self, request: Any) -> ModelRequest | None:
-        if untouched(request.method, request.url.path, explicit=self._explicit):
+    def _asked(self, request: Any) -> requests.ModelRequest | None:
+        if requests.untouched(request.method, request.url.path, explicit=self._explicit):
             return None
         try:
             content = request.content
         except self._library.RequestNotRead:
-            note_unread(self._library.__name__, "its body comes in pieces")
+            requests.note_unread(self._library.__name__, "its body comes in pieces")
             return None
         headers = request.headers.items()
-        return model_request(request.method, request.url.path, headers, content, hint=self._hint)
+        return requests.model_request(
+            request.method, request.url.path, headers, content, hint=self._hint
+        )
 
-    def _sent(self, asked: ModelRequest, request: Any) -> Any:
+    def _sent(self, asked: requests.ModelRequest, request: Any) -> Any:
         """The request as it is to be sent; the client's own where nothing changes."""
         body = asked.changed()
         path = request.url.raw_path.decode("ascii")
@@ -181,7 +174,7 @@ class _Sends:
         response.elapsed = timedelta(0)
         return response
 
-    def _swap(self, kind: Any, asked: ModelRequest, call: Stream, response: Any) -> None:
+    def _swap(self, kind: Any, asked: requests.ModelRequest, call: Stream, response: Any) -> None:
         """Have the bytes of a stream pass a tee, decoded beside the decoder that its reader uses."""
         tee = asked.tee(call, response.status_code, response.headers.items())
         if response.is_closed:  # it has been read, as those are that stand for a server's

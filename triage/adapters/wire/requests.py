@@ -15,28 +15,16 @@ from itertools import count
 from typing import Any
 from urllib.parse import quote, unquote
 
-from triage.adapters.calls import (
-    Form,
-    ModelCall,
-    Stream,
-    StreamLeft,
-    UnfinishedStream,
-    is_brief,
-    within,
-)
+from triage.adapters import calls
 from triage.adapters.conversations import records_models, repaired
 from triage.adapters.unheard import note_heard
-from triage.core import TriageError, child_logger
-from triage.core.messages.neutral import (
-    Answer,
-    Shrink,
-    mapping,
-    max_tokens_of,
-    text_or_none,
-    with_limit,
-)
-from triage.engine import BRIEF, Recorder, Run, calling, current, is_judging
-from triage.engine.run import open_attempts
+from triage.core.errors import TriageError
+from triage.core.messages import neutral
+from triage.core.observers import child_logger
+from triage.engine.approvals import BRIEF, is_judging
+from triage.engine.calls import Run
+from triage.engine.run import Recorder, current, open_attempts
+from triage.engine.tools import calling
 
 from .bodies import DONE, Kept, Reader, answer_in, content_type, is_stream, kept
 from .conversations import Overheard, overheard
@@ -149,7 +137,7 @@ def refused(response: Any) -> RefusedRequest | None:
     return RefusedRequest(response, response.status_code, response.content)
 
 
-def record(call: Stream, response: Any, failed: RefusedRequest | None) -> None:
+def record(call: calls.Stream, response: Any, failed: RefusedRequest | None) -> None:
     """Record a client's response with its body, or the failure that it stands for."""
     if failed is None:
         call.done(kept(response.status_code, response.headers.items(), response.content))
@@ -180,12 +168,15 @@ class FailedStream(Exception):
 
 def _message(body: Any) -> str | None:
     """What an error body says: its message, or that of the error in it."""
-    found = mapping(body)
+    found = neutral.mapping(body)
     inner = found.get("error", found)
     if isinstance(inner, str):
         return inner
     names = ("message", "detail", "Message")
-    return next(filter(None, (text_or_none(mapping(inner).get(name)) for name in names)), None)
+    return next(
+        filter(None, (neutral.text_or_none(neutral.mapping(inner).get(name)) for name in names)),
+        None,
+    )
 
 
 def model_request(
@@ -243,12 +234,14 @@ class ModelRequest:
         self._endpoint, self._body = asked
         self._signed = signed
         self._hint = hint and not is_judging()  # it is for the model that is judged
-        self._stream: Stream | None = None
+        self._stream: calls.Stream | None = None
         self._is_raised = False
         messages = self._body.get(self._endpoint.messages)
-        tools = self._body.get("tools") or mapping(self._body.get("toolConfig")).get("tools")
+        tools = self._body.get("tools") or neutral.mapping(self._body.get("toolConfig")).get(
+            "tools"
+        )
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
-        inside = within()
+        inside = calls.within()
         self._is_own = not (inside or is_judging())
         begins = None if inside or is_continued(self._body) else who
         self._conversation = self.overheard.sent(
@@ -258,14 +251,14 @@ class ModelRequest:
         said_before = b"" if carried is None else json.dumps(carried.turns).encode()
         decisive = path.encode() + b"\n" + self._decisive(raw) + said_before
         provider = self._endpoint.provider
-        limit = max_tokens_of(self._body)
-        self._call = ModelCall(
+        limit = neutral.max_tokens_of(self._body)
+        self._call = calls.ModelCall(
             name=f"{provider} {who or inside}".rstrip(),
             model=(self._other_model or "") or self._model(path),
             said=self._endpoint.wire.new_in(messages),
             key=sha256(decisive).hexdigest()[:_DIGITS],
-            form=Form(read=self._read),
-            is_brief=is_brief(limit),
+            form=calls.Form(read=self._read),
+            is_brief=calls.is_brief(limit),
             max_tokens=None if self._signed or limit is None or limit <= BRIEF else limit,
             is_seen=True,
             conversation=self._conversation.name,
@@ -294,24 +287,24 @@ class ModelRequest:
         segment = quote(other, safe=_UNQUOTED)
         return _NAMED_IN_PATH.sub(lambda at: f"{at[1] or at[2]}{segment}", path, count=1)
 
-    def _read(self, answer: Kept) -> Answer:
+    def _read(self, answer: Kept) -> neutral.Answer:
         try:
             return answer_in(self._endpoint.wire, answer)
         except Exception:  # it is the agent's all the same
             _log.exception("run %s: an answer cannot be read", self.run.run_id)
-            return Answer()
+            return neutral.Answer()
 
-    def begin(self) -> Stream:
+    def begin(self) -> calls.Stream:
         """Begin the recorded call, or find its recorded answer."""
         self.run.session.raise_held()
         again = self.overheard.begun(self._call)
         now = self.run.session.config.env.monotonic()
         until = now + _SIGNED_S if self._signed else math.inf
-        self._stream = Stream(self.run, self._call, self._ended, again=again, until=until)
+        self._stream = calls.Stream(self.run, self._call, self._ended, again=again, until=until)
         self._stream.amends = self._lowers
         return self._stream
 
-    def _ended(self, answer: Answer | None, error: Exception | None) -> None:
+    def _ended(self, answer: neutral.Answer | None, error: Exception | None) -> None:
         if self._is_own:
             self.overheard.answered(answer, error, brief=self._call.is_brief)
         self.overheard.asked(answer, brief=self._call.is_brief)
@@ -341,7 +334,7 @@ class ModelRequest:
             self._stream.asks(other)
         body = self._with_limit(body, guidance.output_factor)
         wire, name = endpoint.wire, endpoint.messages
-        shrink = Shrink.of(guidance, self.run)
+        shrink = neutral.Shrink.of(guidance, self.run)
         messages, carried = body.get(name) or [], self._conversation.carried
         if carried is not None and not is_continued(body):
             given_by_client = [wire.user(messages)] if isinstance(messages, str) else messages
@@ -375,7 +368,7 @@ class ModelRequest:
                 "not of %d; FailurePolicy(causes={Cause.OUTPUT_CUT: ask_again(2)}) leaves limits alone",
                 self.run.run_id, self._endpoint.provider, limit * factor, limit,
             )  # fmt: skip
-        return with_limit(body, factor, above=BRIEF)
+        return neutral.with_limit(body, factor, above=BRIEF)
 
     def _lowers(self, error: Exception) -> bool:
         """Whether a request is to be sent with its own limit, as the provider refuses the higher one."""
@@ -401,14 +394,14 @@ class ModelRequest:
         before.whole = made == new and is_given
         return messages if before.whole else [*messages[:known], *made]
 
-    def tee(self, recording: Stream, status: int, headers: Iterable[tuple[str, str]]) -> Tee:
+    def tee(self, recording: calls.Stream, status: int, headers: Iterable[tuple[str, str]]) -> Tee:
         """Keep a streamed answer as it passes."""
         return Tee(self, recording, status, list(headers))
 
     def is_whole(self, pieces: list[Any]) -> bool:
         return self._endpoint.wire.is_whole(pieces)
 
-    def answer_of(self, pieces: list[Any]) -> Answer:
+    def answer_of(self, pieces: list[Any]) -> neutral.Answer:
         """What the pieces of a stream say together."""
         wire = self._endpoint.wire
         return wire.answer(wire.whole(pieces))
@@ -438,7 +431,7 @@ class Tee:
     def __init__(
         self,
         request: ModelRequest,
-        recording: Stream,
+        recording: calls.Stream,
         status: int,
         headers: list[tuple[str, str]],
     ) -> None:
@@ -486,7 +479,7 @@ class Tee:
         if self._request.is_whole(self._pieces):
             self._done()
             return
-        error = UnfinishedStream()
+        error = calls.UnfinishedStream()
         self._failed(error)
         raise error
 
@@ -497,7 +490,7 @@ class Tee:
         if self._request.is_whole(self._pieces):
             self._done()
         else:
-            self._failed(StreamLeft() if isinstance(error, GeneratorExit) else error)
+            self._failed(calls.StreamLeft() if isinstance(error, GeneratorExit) else error)
 
     def left(self) -> None:
         """Nobody reads on."""
