@@ -21,9 +21,9 @@ from triage.adapters import (
     repair_chat,
     repair_responses,
 )
-from triage.core.messages.neutral import LOST, Repaired, says
 from triage.core.messages.cohere import COHERE
 from triage.core.messages.converse import CONVERSE
+from triage.core.messages.neutral import LOST, Repaired, says
 from triage.core.messages.ollama import OLLAMA
 from triage.testing.adapter_contract import Request, check_wire
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triage.adapters import shrunk_anthropic, shrunk_chat, shrunk_gemini, shrunk_responses
-from triage.core.messages.neutral import Shrink
 from triage.core.messages.cohere import COHERE
 from triage.core.messages.converse import CONVERSE
+from triage.core.messages.neutral import Shrink
 from triage.core.messages.ollama import OLLAMA
 
 EFFECTS = {"pay": "once", "set": "idempotent", "read": "read", "do": "unknown"}

@@ -16,9 +16,9 @@ from triage.adapters.wire.bodies import Kept, Reader, answer_in
 from triage.adapters.wire.endpoints import asked_of
 from triage.core import Usage
 from triage.core.messages.anthropic import ANTHROPIC
-from triage.core.messages.neutral import Asked, ProviderWire, max_tokens_of, tools_of
 from triage.core.messages.cohere import COHERE as COHERE_WIRE
 from triage.core.messages.converse import CONVERSE as CONVERSE_WIRE
+from triage.core.messages.neutral import Asked, ProviderWire, max_tokens_of, tools_of
 from triage.core.messages.ollama import OLLAMA as OLLAMA_WIRE
 
 from .hosted_models import (

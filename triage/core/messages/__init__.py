@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .anthropic import ANTHROPIC
-from .neutral import Answer
 from .chat import CHAT
 from .gemini import GEMINI
+from .neutral import Answer
 from .responses import RESPONSES
 
 _KNOWN_BY: Mapping[str, Callable[[Any], Answer]] = {

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from .chat import ChatWire
 from .neutral import (
     Answer,
     Message,
@@ -18,7 +19,6 @@ from .neutral import (
     text_or_none,
     usage_of,
 )
-from .chat import ChatWire
 
 
 class CohereWire(ChatWire):

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from .chat import ChatWire
 from .neutral import (
     Answer,
     Asked,
@@ -20,7 +21,6 @@ from .neutral import (
     text_or_none,
     usage_of,
 )
-from .chat import ChatWire
 
 
 class OllamaWire(ChatWire):
