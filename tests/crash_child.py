@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import anyio
 from durable_runs import PAYMENTS, agent_of, check_journal, failures, in_doubt, payments, truth
@@ -239,22 +239,32 @@ CHARGES = Counter(f"charge {cents}" for cents in CENTS)
 AT_ONCE = Counter(f"charge {at}" for at in (1, 2, 3))
 
 
-def rolls_back(action: Any, refuses: int | None, store: Any, world: Outside) -> Agent[Any]:
-    """An agent that charges three times and fails; then that is undone.
+class Bank:
+    """Where `charge` charges: a compensator of a module is at hand in every process.
 
     refuses: the charge that is never refunded.
     """
 
-    async def refund(receipt: str, cents: int) -> None:
-        assert receipt == f"receipt {cents}"
-        world.do(f"refund {cents} {triage.current_call().idempotency_key}")
-        if cents == refuses:
-            raise LookupError(f"no refund of {cents}")
+    world: ClassVar[Outside]
+    refuses: ClassVar[int | None]
 
-    @triage.tool(effect="once", compensate=refund)
-    async def charge(cents: int) -> str:
-        world.do(f"charge {cents}")
-        return f"receipt {cents}"
+
+async def refund(receipt: str, cents: int) -> None:
+    assert receipt == f"receipt {cents}"
+    Bank.world.do(f"refund {cents} {triage.current_call().idempotency_key}")
+    if cents == Bank.refuses:
+        raise LookupError(f"no refund of {cents}")
+
+
+@triage.tool(effect="once", compensate=refund)
+async def charge(cents: int) -> str:
+    Bank.world.do(f"charge {cents}")
+    return f"receipt {cents}"
+
+
+def rolls_back(action: Any, refuses: int | None, store: Any, world: Outside) -> Agent[Any]:
+    """An agent that charges three times and fails; then that is undone. refuses: as of `Bank`."""
+    Bank.world, Bank.refuses = world, refuses
 
     async def works(task: str, *, run: triage.Run) -> str:
         if failures(run.history):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -181,67 +181,122 @@ async def test_a_tool_that_undoes_another_is_no_call_of_the_attempt() -> None:
     assert log == ["charge plan 1", "refund plan 1", "charge plan 2"]
 
 
+# In another process -------------------------------------------------------------------------------
+did: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    did.clear()
+
+
+async def give_back(receipt: str, what: str) -> None:
+    did.append(f"give back {receipt} for {what}")
+
+
+@triage.tool(effect="once", compensate=give_back)
+async def rent(what: str) -> str:
+    did.append(f"rent {what}")
+    return f"receipt {what}"
+
+
+@triage.tool(effect="once")
+def unsend(letter: str) -> None:
+    did.append(f"unsend {letter}")
+
+
+def unlist(name: str) -> None:
+    did.append(f"unlist {name}")
+
+
+UNLIST = Compensator(unlist)
+
+
+def once(what: str) -> None:
+    """Die where this is done for the first time."""
+    if what not in did:
+        did.append(what)
+        raise Killed
+
+
 async def test_it_is_at_hand_in_the_process_that_goes_on(tmp_path: Path) -> None:
-    log: list[str] = []
-
-    async def refund(receipt: str, what: str) -> None:
-        log.append(f"refund {receipt} for {what}")
-
-    @triage.tool(effect="once", compensate=refund)
-    async def charge(what: str) -> str:
-        log.append(f"charge {what}")
-        return f"receipt {what}"
-
     async def works(task: str, *, run: Run) -> None:
         run.record_step(Step(action="begin"))
-        await charge("a")
-        await charge("b")
-        if "cut" not in log:
-            log.append("cut")
-            raise Killed
+        await rent("a")
+        await rent("b")
+        once("cut")
         if run.attempt == 1:
             raise ConnectionError("late")
 
     await in_two_processes(works, tmp_path, **recovers(Rollback(2)))
-    assert log == [
-        "charge a", "charge b", "cut",
-        "refund receipt b for b", "refund receipt a for a", "charge a", "charge b",
+    assert did == [
+        "rent a", "rent b", "cut",
+        "give back receipt b for b", "give back receipt a for a", "rent a", "rent b",
     ]  # fmt: skip
 
 
-class _Secretive(type):
-    """The class of classes that nobody may look at."""
-
-    def __getattribute__(cls, name: str) -> Any:
-        raise RuntimeError(name)
-
-
-class Untouchable(metaclass=_Secretive):
-    """What an agent may refer to, and the search for its tools must not trip over."""
-
-
-async def test_what_cannot_be_looked_at_does_not_stop_the_search_for_compensators(
-    tmp_path: Path,
+@pytest.mark.parametrize("undoes", [give_back, unsend, UNLIST])
+async def test_of_a_hand_written_step_it_is_at_hand_where_it_is_declared(
+    undoes: Any, tmp_path: Path
 ) -> None:
-    log: list[str] = []
+    async def works(task: str, *, run: Run) -> None:
+        if not did:
+            run.record_step(Step(action="by hand", effect="once"))
+            run.compensator(undoes, "it", *(["all"] if undoes is give_back else []))
+        once("cut")
+        raise ConnectionError("late")
 
-    async def refund(receipt: str) -> None:
-        log.append(f"refund {receipt}")
+    caught = await escalation_of(
+        in_two_processes(works, tmp_path, **recovers(Escalate(compensate=True)))
+    )
+    if undoes is give_back:
+        assert did == ["cut"]
+        assert "not at hand in this process" in str(caught.__notes__)
+    else:
+        assert did == ["cut", "unsend it" if undoes is unsend else "unlist it"]
 
-    @triage.tool(effect="once", compensate=refund)
-    async def charge(what: str) -> str:
-        log.append(f"charge {what}")
-        return what
+
+async def test_that_of_another_run_is_never_taken(tmp_path: Path) -> None:
+    """One that was made inside a function undoes in the name of whoever it was made for."""
+
+    def account(owner: str) -> Any:
+        def pay_back(receipt: str) -> None:
+            did.append(f"pay {receipt} back to {owner}")
+
+        @triage.tool(effect="once", compensate=pay_back)
+        async def pay(what: str) -> str:
+            return what
+
+        return pay
+
+    others: list[Any] = []
 
     async def works(task: str, *, run: Run) -> None:
-        await charge(f"a{len([Untouchable])}")
-        if not log.count("cut"):
-            log.append("cut")
-            raise Killed
+        if not did:
+            await account("ann")("rent")
+        once("cut")
+        others.append(account("bob"))
+        raise ConnectionError("late")
+
+    caught = await escalation_of(
+        in_two_processes(works, tmp_path, **recovers(Escalate(compensate=True)))
+    )
+    assert did == ["cut"]
+    assert "not at hand in this process" in str(caught.__notes__)
+
+
+async def test_one_that_was_made_inside_a_function_is_at_hand_once_its_call_is_made_again(
+    tmp_path: Path,
+) -> None:
+    shop = Shop()
+
+    async def works(task: str, *, run: Run) -> None:
+        await shop.book("flight")
+        once("cut")
         raise ConnectionError("late")
 
     await escalation_of(in_two_processes(works, tmp_path, **recovers(Escalate(compensate=True))))
-    assert log == ["charge a1", "cut", "refund a1"]
+    assert shop.log == ["book flight", "cancel flight"]
 
 
 async def test_one_that_was_cut_off_is_run_again_with_the_same_key() -> None:
@@ -285,39 +340,35 @@ class Killing:
     dies: by what is undone, where the process dies, in turn: `before` or `after` the undoing itself.
     """
 
+    current: ClassVar[Killing]
+
     def __init__(self, dies: dict[str, list[str]], refuses: str = "") -> None:
         self.log: list[str] = []
         self.keys: dict[str, set[str]] = {}
+        self.dies = dies
+        self.refuses = refuses
+        Killing.current = self
 
-        def undo(what: str) -> None:
-            self.keys.setdefault(what, set()).add(triage.current_call().idempotency_key)
-            where = dies[what].pop(0) if dies.get(what) else ""
-            if where == "before":
-                raise Killed
-            self.log.append(f"undo {what}")
-            if where == "after":
-                raise Killed
-            if what == refuses:
-                raise LookupError(f"{what} is too late")
+    def undo(self, what: str) -> None:
+        self.keys.setdefault(what, set()).add(triage.current_call().idempotency_key)
+        where = self.dies[what].pop(0) if self.dies.get(what) else ""
+        if where == "before":
+            raise Killed
+        self.log.append(f"undo {what}")
+        if where == "after":
+            raise Killed
+        if what == self.refuses:
+            raise LookupError(f"{what} is too late")
 
-        @triage.tool(effect="once", compensate=undo)
-        async def charge(what: str) -> str:
-            self.log.append(f"charge {what}")
-            return what
-
-        cancel = Compensator(undo)
-
-        async def works(task: str, *, run: Run) -> str:
-            if run.attempt > 1:
-                return "without"
-            run.record_step(Step(action="begin"))
-            for what in "abc":
-                await charge(what)
-            run.record_step(Step(action="book", effect="once"))
-            run.compensator(cancel, "taxi")
-            raise ConnectionError("late")
-
-        self.works = works
+    async def works(self, task: str, *, run: Run) -> str:
+        if run.attempt > 1:
+            return "without"
+        run.record_step(Step(action="begin"))
+        for what in "abc":
+            await charge(what)
+        run.record_step(Step(action="book", effect="once"))
+        run.compensator(CANCEL, "taxi")
+        raise ConnectionError("late")
 
     async def runs(self, action: Action, path: Path) -> Any:
         """The result of the run, in as many processes as it takes."""
@@ -337,6 +388,17 @@ class Killing:
                 await store.close()
 
 
+def undo(what: str) -> None:
+    Killing.current.undo(what)
+
+
+@triage.tool(effect="once", compensate=undo)
+async def charge(what: str) -> str:
+    Killing.current.log.append(f"charge {what}")
+    return what
+
+
+CANCEL = Compensator(undo)
 UNDONE = ["taxi", "c", "b", "a"]
 DEATHS = [["before"], ["after"], ["before", "after"], ["after", "after"], ["before"] * 5]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -209,12 +209,20 @@ async def test_cut_off_anywhere_a_call_in_doubt_is_asked_about_as_it_would_have_
             await store.close()
 
 
-async def test_a_rollback_whose_process_died_undoes_what_that_did(tmp_path: Any) -> None:
-    undone: list[str] = []
+undone: list[str] = []
 
-    @triage.tool(effect="once", compensate=lambda result: undone.append(result))  # noqa: PLW0108 - one with a signature
-    async def book(room: str) -> str:
-        return f"booked {room}"
+
+def cancel(result: str) -> None:
+    undone.append(result)
+
+
+@triage.tool(effect="once", compensate=cancel)
+async def book(room: str) -> str:
+    return f"booked {room}"
+
+
+async def test_a_rollback_whose_process_died_undoes_what_that_did(tmp_path: Any) -> None:
+    undone.clear()
 
     async def works(task: str, *, update_state: Any) -> str:
         update_state({"begun": True})
@@ -260,7 +268,10 @@ async def test_a_fatal_end_is_fatal_for_whoever_finds_it(tmp_path: Any) -> None:
 class Till:
     """Money as the world has it: how often each amount is charged and not refunded."""
 
+    open: ClassVar[Till]
+
     def __init__(self, prefix: Sequence[Event] = ()) -> None:
+        Till.open = self
         state = triage.core.fold(prefix)
         self.charged = [
             call.arguments["cents"]
@@ -269,16 +280,18 @@ class Till:
         ]
 
 
-def rolled_back(till: Till, store: Store, to: int, steps: int) -> Agent[str]:
+async def refund(receipt: str, cents: int) -> None:
+    Till.open.charged.remove(cents)
+
+
+@triage.tool(effect="once", compensate=refund)
+async def charge(cents: int) -> str:
+    Till.open.charged.append(cents)
+    return f"receipt of {cents}"
+
+
+def rolled_back(store: Store, to: int, steps: int) -> Agent[str]:
     """The example of the documentation, with so many steps by hand before it pays."""
-
-    async def refund(receipt: str, cents: int) -> None:
-        till.charged.remove(cents)
-
-    @triage.tool(effect="once", compensate=refund)
-    async def charge(cents: int) -> str:
-        till.charged.append(cents)
-        return f"receipt of {cents}"
 
     async def goes_back(task: str, *, run: Any) -> str:
         for step in range(steps):
@@ -298,7 +311,7 @@ async def test_a_rollback_to_a_written_position_works_after_a_kill_anywhere(
 ) -> None:
     to, steps = place
     till, store = Till(), MemoryStore()
-    assert await rolled_back(till, store, to, steps).run("x", run_id=RUN) == "paid"
+    assert await rolled_back(store, to, steps).run("x", run_id=RUN) == "paid"
     events = await store.read(RUN)
     for length in range(1, len(events)):
         prefix = events[:length]
@@ -307,7 +320,7 @@ async def test_a_rollback_to_a_written_position_works_after_a_kill_anywhere(
             prefix = [*prefix, recovered]
         store, till = MemoryStore(), Till(prefix)
         await written(store, prefix)
-        agent = rolled_back(till, store, to, steps)
+        agent = rolled_back(store, to, steps)
         result = None
         try:
             result = await agent.recover(RUN)

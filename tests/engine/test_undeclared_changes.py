@@ -204,6 +204,30 @@ async def test_a_tool_that_records_itself_is_made_once_and_nobody_is_asked() -> 
     assert world.made.count("send_mail") == 1
 
 
+@pytest.mark.parametrize("fails", [1, 2])
+async def test_a_tool_that_records_itself_and_has_not_begun_is_asked_for_again(fails: int) -> None:
+    world = World(["look", "send_letter"], look=fails)
+
+    @triage.tool(effect="once")
+    async def send_letter(n: int) -> str:
+        return await world.call("send_letter", n)
+
+    assert await world.agent({"send_letter": send_letter}).run("t") == "done"
+    assert world.made.count("send_letter") == 1
+
+
+async def test_a_tool_of_another_agent_does_not_record_for_one_of_the_same_name() -> None:
+    @triage.tool(effect="once")
+    async def send_memo(n: int) -> str:
+        return "sent"
+
+    world = World(["send_memo"], ["look"], look=1)
+    with pytest.raises(TriageEscalationError, match="send_memo"):
+        await world.agent().run("t")
+    assert world.made.count("send_memo") == 1
+    assert await send_memo(1) == "sent"
+
+
 async def test_an_outage_of_the_model_is_waited_out_where_it_is_and_no_change_made_again() -> None:
     events: list[Event] = []
     world = World(["send_mail"])

@@ -197,13 +197,15 @@ class SubgoalCompleted(Recorded, frozen=True, gc=False):
 class CompensatorRegistered(Recorded, frozen=True, gc=False):
     """name: of the compensator. key: of the call it undoes, or `step@` and a step's position.
 
-    args: for a step, the arguments to call it with; None where JSON cannot hold them exactly.
+    args: for a step, the arguments to call it with; None where JSON cannot hold them exactly. module: where
+    its function is found under that name; None for a closure, a bound method or another object.
     """
 
     attempt: int
     name: str
     key: str
     args: tuple[Any, ...] | None = None
+    module: str | None = None
 
 
 class CompensatorRan(Recorded, frozen=True):

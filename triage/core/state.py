@@ -117,7 +117,7 @@ class Compensation(Value, frozen=True):
     """A registered compensator. key, at: key and position of what it undoes. ran: it has undone that.
 
     seq: position of its registration, which identifies it. begun: it started and its outcome is not
-    known. args: as in `CompensatorRegistered`. tries: how often it started. error: its latest error.
+    known. args, module: as of `CompensatorRegistered`. tries: number of starts. error: its latest error.
     """
 
     name: str
@@ -129,6 +129,7 @@ class Compensation(Value, frozen=True):
     args: tuple[Any, ...] | None = None
     tries: int = 0
     error: ErrorInfo | None = None
+    module: str | None = None
 
 
 class Ledger:
@@ -464,7 +465,7 @@ class RunState:
         elif position != event.key and position.isdecimal():
             at = int(position)
         self.compensations.append(
-            Compensation(event.name, event.key, event.seq, at, args=event.args)
+            Compensation(event.name, event.key, event.seq, at, args=event.args, module=event.module)
         )
 
     def _apply_compensated(self, event: CompensatorRan) -> None:

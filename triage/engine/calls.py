@@ -70,7 +70,6 @@ from .tools import (
     Tool,
     Undoing,
     calling,
-    name_of,
     named_by,
     pause_before,
     restored,
@@ -429,7 +428,7 @@ def _undo_again(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], resu
     session = run.session
     entries = [entry for entry in session.state.compensations if entry.key == key]
     if not entries:
-        run.register_undo(name_of(tool.compensate), key, _undoing(tool, bound, result))
+        run.register_undo(key, _undoing(tool, bound, result))
         return
     known = session.undo = {} if session.undo is None else session.undo
     for entry in entries:
@@ -499,7 +498,7 @@ def _finish(run: Recorder, begun: Begun, result: Any, written: _Written) -> Any:
         tally(run).hear(begun.key)
     if tool.compensate is not None and written.outcome == "done" and not run.over:
         undoing = _undoing(tool, begun.bound, result)
-        run.register_undo(name_of(tool.compensate), begun.key, undoing)
+        run.register_undo(begun.key, undoing)
     return result
 
 

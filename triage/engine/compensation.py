@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from triage.core import (
@@ -28,15 +25,15 @@ from triage.core import (
     redact,
 )
 from triage.core.asking import ask
-from triage.core.foreign import instance_dict, is_a, namespace_of
 
 from .journal import Session
 from .tools import (
-    Compensator,
     CurrentCall,
-    Tool,
     Undoing,
     calling,
+    declared,
+    declared_tools,
+    module_of,
     name_of,
     named_by,
     pause_before,
@@ -232,47 +229,35 @@ def available(session: Session, key: str) -> list[Compensation]:
     return [entry for entry in entries if entry.key == key and not entry.ran and entry.seq in known]
 
 
-# The compensators of another process, made again from the journal and the tools of the agent.
+# The compensators of another process, made again from the journal and the declared functions.
 
 
-MOST_LOOKED_AT = 20_000
-"""The most objects searched for tools: an agent's are close to it, and a program is large."""
+def restore_compensators(session: Session) -> None:
+    """Make the compensators of the previous process again, as far as that is possible.
 
-_OPAQUE = (str, bytes, bytearray, int, float, complex, type(None), Session)
-
-
-def bring_compensators(session: Session, function: Callable[..., Any]) -> None:
-    """Rebuild the compensators of the previous process, as far as that is possible.
-
-    A compensator is looked for among the tools and compensators that the agent's own code refers to,
-    never by a name alone: what a store says is not imported. Its arguments are those of the journal. One
-    that is not found is at hand once the agent has come to its call again.
+    They are found by module and name among the functions that this process has declared: nothing is
+    imported because a store names it. Their arguments are those of the journal. Any other compensator is
+    at hand once the agent makes its call again.
     """
-    waiting = [entry for entry in session.state.compensations if not entry.ran]
+    waiting = [
+        entry for entry in session.state.compensations if not entry.ran and entry.module is not None
+    ]
     if not waiting:
         return
     known = session.undo = {} if session.undo is None else session.undo
-    found = list(_declared(function, dict(session.kwargs)))
     for entry in waiting:
         call = session.state.calls.get(entry.key)
-        made = _of_step(entry, found) if call is None else _of_call(session, entry, call, found)
+        made = _of_step(entry) if call is None else _of_call(session, entry, call)
         if made is not None:
             known.setdefault(entry.seq, made)
 
 
-def _of_call(session: Session, entry: Compensation, call: Call, found: list[Any]) -> Undoing | None:
-    tools = [
-        tool
-        for tool in found
-        if isinstance(tool, Tool) and tool.name == call.tool and tool.compensate is not None
-        if name_of(tool.compensate) == entry.name
-    ]
-    if not _is_one([tool.compensate for tool in tools]) or _is_hidden(call.arguments):
+def _of_call(session: Session, entry: Compensation, call: Call) -> Undoing | None:
+    tools = (tool for tool in declared_tools() if tool.name == call.tool)
+    tool = next((tool for tool in tools if _is_entered(tool.compensate, entry)), None)
+    if tool is None or tool.compensate is None or _is_hidden(call.arguments):
         return None
-    tool = tools[0]
-    undo = tool.compensate
-    assert undo is not None
-    wanted = named_by(undo, tool.signature.parameters, after=1)
+    wanted = named_by(tool.compensate, tool.signature.parameters, after=1)
     arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
     if not wanted.keys() <= arguments.keys():  # one that is ignored, or the instance
         return None
@@ -281,95 +266,20 @@ def _of_call(session: Session, entry: Compensation, call: Call, found: list[Any]
         given = {name: tool.argument(name, arguments[name]) for name in wanted}
     except (ResultLost, ValueError, TypeError):
         return None
-    return Undoing(undo, (result,), given)
+    return Undoing(tool.compensate, (result,), given)
 
 
-def _of_step(entry: Compensation, found: list[Any]) -> Undoing | None:
-    """Of a hand-written step: one that was declared as a `Compensator` or a tool."""
+def _of_step(entry: Compensation) -> Undoing | None:
+    """Make a hand-written step's compensator again, if it is declared as a `Compensator` or a tool."""
     if entry.args is None or _is_hidden(entry.args):
         return None
-    named = [item.function if isinstance(item, Tool) else item for item in found]
-    functions = [item for item in named if name_of(item) == entry.name]
-    return Undoing(functions[0], tuple(entry.args), {}) if _is_one(functions) else None
+    found = next((item for item in declared() if _is_entered(item, entry)), None)
+    return None if found is None else Undoing(found, tuple(entry.args), {})
 
 
-def _is_one(functions: list[Any]) -> bool:
-    """Whether these are one function: of several, nobody can say which was meant."""
-    return bool(functions) and all(function == functions[0] for function in functions)
+def _is_entered(function: Any, entry: Compensation) -> bool:
+    return name_of(function) == entry.name and module_of(function) == entry.module
 
 
 def _is_hidden(data: Any) -> bool:
     return HIDDEN in json.dumps(data)
-
-
-def tools_within(*roots: Any) -> list[Tool]:
-    """The tools that an agent's function and its arguments refer to."""
-    return [item for item in _declared(*roots) if isinstance(item, Tool)]
-
-
-def _declared(*roots: Any) -> Iterator[Tool | Compensator]:
-    """The tools and compensators that these refer to, each once, the nearest first."""
-    waiting: deque[Any] = deque(roots)
-    seen: dict[int, Any] = {}
-    while waiting and len(seen) < MOST_LOOKED_AT:
-        item = waiting.popleft()
-        if issubclass(type(item), _OPAQUE) or id(item) in seen:
-            continue
-        seen[id(item)] = item
-        if is_a(item, Tool) or is_a(item, Compensator):
-            yield item
-        waiting.extend(_referred_to(item))
-
-
-def _referred_to(item: Any) -> Iterator[Any]:
-    """What a value holds, or a function's code names. No code of the value's class runs."""
-    # Not `match`, nor `isinstance`: both ask the value for its `__class__`.
-    if is_a(item, FunctionType):
-        yield from vars(item).values()  # what it wraps, and the tool that it is
-        yield from (item.__defaults__ or ())
-        yield from (item.__kwdefaults__ or {}).values()
-        for cell in item.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:  # not filled yet
-                continue
-        yield from _named(item.__globals__, set(_names(item.__code__)))
-    elif is_a(item, MethodType):
-        yield item.__func__
-        yield item.__self__
-        yield from _named(namespace_of(type(item.__self__)), set(_names_of(item.__func__)))
-    elif is_a(item, functools.partial):
-        yield from (item.func, item.args, item.keywords)
-    elif is_a(item, dict):
-        yield from dict.values(item)
-    elif kind := next((kind for kind in (list, tuple, set, frozenset) if is_a(item, kind)), None):
-        yield from kind.__iter__(item)
-    elif is_a(item, Tool):
-        yield from (item.function, item.compensate)
-    elif is_a(item, Compensator):
-        yield item.function
-    elif not (is_a(item, type) or is_a(item, ModuleType)):
-        yield from instance_dict(item).values()
-
-
-def _named(names: Mapping[str, Any], wanted: set[str]) -> Iterator[Any]:
-    for name in wanted & names.keys():
-        value = names[name]
-        if is_a(value, ModuleType):  # `shop.charge(…)`
-            module = instance_dict(value)
-            yield from (module[other] for other in wanted & module.keys())
-        else:
-            yield value
-
-
-def _names_of(function: Any) -> Iterator[str]:
-    code = getattr(function, "__code__", None)
-    return iter(()) if code is None else _names(code)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """All that a function's code names, with the functions inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)

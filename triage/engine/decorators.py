@@ -14,7 +14,7 @@ from triage.strategies import Preset
 
 from .approvals import Model
 from .calls import call_async, call_sync
-from .tools import TOOL_ATTRIBUTE, Tool
+from .tools import TOOL_ATTRIBUTE, Tool, declare
 
 __all__ = ["model", "tool"]
 
@@ -123,4 +123,5 @@ def _recording(function: Any, word: str, make: Callable[[Any], Tool]) -> Any:
         recorded = recorded_sync
 
     setattr(recorded, TOOL_ATTRIBUTE, known)
+    declare(recorded)
     return recorded

@@ -188,7 +188,7 @@ class Inner:
         )
         # Whether its workers die of it is counted for the outer run.
         cancelled = await unbroken(own(session, events, at_once=True, asks_anew=True, force=True))
-        return await self._goes_on(session, taken_over(session, self._function, cancelled))
+        return await self._goes_on(session, taken_over(session, cancelled))
 
     async def _goes_on(self, session: Session, start: Coroutine[Any, Any, Next]) -> Any:
         session.parent = self._run

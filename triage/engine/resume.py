@@ -63,7 +63,7 @@ from .approvals import (
     waits_for,
 )
 from .calls import Run
-from .compensation import bring_compensators
+from .compensation import restore_compensators
 from .config import Config, soon, validate_result
 from .event_loop import copied, unbroken
 from .journal import TASK, Session, inside, release
@@ -198,7 +198,7 @@ async def reopen(
     except RunOver:  # it has ended meanwhile
         return await outcome(config, await config.read(run_id))
     try:
-        return await run_loop(session, function, taken_over(session, function, cancelled, state))
+        return await run_loop(session, function, taken_over(session, cancelled, state))
     except Exception as error:
         if not session.lost:
             raise
@@ -322,7 +322,6 @@ def opened(
 
 async def taken_over(
     session: Session,
-    function: Function,
     cancelled: BaseException | None,
     state: Mapping[str, Any] | None = None,
 ) -> Next:
@@ -332,7 +331,7 @@ async def taken_over(
     """
     if cancelled is not None:
         raise cancelled
-    bring_compensators(session, function.function)
+    restore_compensators(session)
     events = session.events
     started = events[0]
     assert isinstance(started, RunStarted)
@@ -621,7 +620,7 @@ async def answer_to(
     else:
         session = opened(config, function, events, kwargs, task, state, given_by)
         session.question = question_at(events) or question_of(session.state, asked)
-        bring_compensators(session, function.function)
+        restore_compensators(session)
         context = await context_at(session)
     action = check(session.question, answer)
     refused = None if action is None else _unfit(session, action)

@@ -54,7 +54,7 @@ from triage.strategies import Limits
 from .event_loop import Cancellations, current_caller, current_task, is_large
 from .journal import Session
 from .returning import Reach
-from .tools import Tool, Undoing, calling, name_of
+from .tools import Tool, Undoing, calling, module_of, name_of
 from .watching import LoopsBefore, Watcher, watcher_of
 
 if TYPE_CHECKING:
@@ -407,7 +407,7 @@ class Recorder:
                 "compensator() undoes the last step recorded by hand, and none is recorded yet"
             )
         key = f"step@{at}"
-        self.register_undo(name or name_of(function), key, Undoing(function, args, {}), args)
+        self.register_undo(key, Undoing(function, args, {}), name=name, args=args)
 
     async def flush(self) -> None:
         """Wait until all that was recorded so far is durable. Raises what the store raises."""
@@ -417,11 +417,16 @@ class Recorder:
     # Machinery for recorded calls and interrupts ------------------------------------------------
 
     def register_undo(
-        self, name: str, key: str, undo: Callable[[], Any], args: tuple[Any, ...] | None = None
+        self,
+        key: str,
+        undo: Undoing,
+        *,
+        name: str | None = None,
+        args: tuple[Any, ...] | None = None,
     ) -> None:
         """Register a compensator under a key: a call's, or that of a hand-written step.
 
-        args: what one for a step is called with.
+        name: None takes the function's own. args: those of a step's compensator.
         """
         session = self.session
         if session.undo is None:
@@ -430,7 +435,13 @@ class Recorder:
         if args is not None:
             shown, exact = plain_noting(list(args))
             told = tuple(shown) if exact else None
-        seq = self._record(CompensatorRegistered, name=name, key=key, args=told)
+        seq = self._record(
+            CompensatorRegistered,
+            name=name or name_of(undo.function),
+            key=key,
+            args=told,
+            module=module_of(undo.function) if name is None else None,
+        )
         session.undo[seq] = undo
 
     def record_call_step(self, step: Step) -> int:

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import inspect
 import json
+import sys
 import typing
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from functools import reduce
 from operator import or_
 from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -516,7 +518,7 @@ class Compensator:
     idempotency key. Raises UsageError naming the field.
     """
 
-    __slots__ = ("function", "tries")
+    __slots__ = ("__weakref__", "function", "tries")
 
     def __init__(
         self, function: Callable[..., Any], *, retries: int | Preset | None = None
@@ -525,6 +527,7 @@ class Compensator:
             raise misuse("Compensator.function", function, "a function")
         self.function = function
         self.tries = tries_of("Compensator.retries", retries)
+        declare(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -575,6 +578,39 @@ def name_of(function: Any) -> str:
     if isinstance(function, Compensator):
         function = function.function
     return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def module_of(function: Any) -> str | None:
+    """Return the module that has a function under its name; None for closures and bound methods."""
+    if isinstance(function, Compensator):
+        function = function.function
+    try:
+        names = function.__qualname__.split(".")
+        found = reduce(getattr, names, sys.modules[function.__module__])
+    except (AttributeError, KeyError):
+        return None
+    return function.__module__ if found is function else None
+
+
+_living: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def declare(item: Any) -> None:
+    """Remember a compensator, or a function that records its calls, for as long as it lives."""
+    _living[id(item)] = item
+
+
+def declared() -> list[Any]:
+    """Return the living compensators and functions that record their calls, the oldest first."""
+    found = [reference() for reference in _living.valuerefs()]
+    return [item for item in found if item is not None]
+
+
+def declared_tools() -> list[Tool]:
+    """Return the tools of the living functions that record their calls, the oldest first."""
+    return [
+        getattr(item, TOOL_ATTRIBUTE) for item in declared() if not isinstance(item, Compensator)
+    ]
 
 
 class Given(Struct, frozen=True):

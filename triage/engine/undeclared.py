@@ -32,9 +32,9 @@ from triage.core.quoting import as_json
 
 from .approvals import APPROVAL, MODEL, Question, ask
 from .asked_calls import answered_by, asked_in
-from .compensation import tools_within
 from .journal import Session
 from .run import Recorder
+from .tools import declared_tools
 
 SEEN = "wire"
 """In the metadata of a step: it was read off a conversation with a model."""
@@ -104,8 +104,8 @@ def say_called_again(session: Session) -> None:
         for one in asked_in(event.step)
     )
     changing = [tool for tool in asked if infer_effect(tool) is not Effect.READ]
-    known = _recorded(session) if changing else set()
-    tools = [tool for tool in changing if tool not in known]
+    recorded = _recorded(session) | _declared()
+    tools = [tool for tool in changing if tool not in recorded]
     if tools:
         _said.add(name)
         logger.info(
@@ -121,10 +121,13 @@ def say_called_again(session: Session) -> None:
 
 
 def _recorded(session: Session) -> set[str]:
-    """Tools that are known to record their calls."""
+    """Tools that have recorded calls in the run, or were named as such."""
     known = {call.tool for call in session.state.calls.values() if call.kind != "model"}
-    known |= {tool.name for tool in tools_within(session.config.function, dict(session.kwargs))}
     return known | session.recorded_tools
+
+
+def _declared() -> set[str]:
+    return {tool.name for tool in declared_tools()}
 
 
 def open_changes(session: Session) -> list[Change]:
@@ -133,9 +136,6 @@ def open_changes(session: Session) -> list[Change]:
     if recorded or session.config.durability.undeclared == "retry":
         return []
     stands = carries_turns(session)
-    known = {call.tool for call in session.state.calls.values() if call.kind != "model"}
-    if not undeclared_changes(session.events, known, stands=stands):
-        return []
     return undeclared_changes(session.events, _recorded(session), stands=stands)
 
 
@@ -144,7 +144,8 @@ def undeclared_changes(
 ) -> list[Change]:
     """The changes since a person last decided on the run, in the order in which they were asked for.
 
-    known: tools that record their calls. stands: a person's decision leaves them as they are.
+    known: tools that record their calls. A tool that has ended and is none of them records nothing,
+    whatever declared tool bears its name. stands: a person's decision leaves the changes as they are.
     """
     recorded = set(known)
     waiting: list[Asked] = []
@@ -176,6 +177,9 @@ def undeclared_changes(
                         Change(step.tool_called, step.tool_input, ended=True, result=result)
                     )
     open_ = [one for one in waiting if _is_change(one.name, recorded)]
+    if open_:  # a call that was asked for may not have begun, and then it has no record yet
+        declared = _declared()
+        open_ = [one for one in open_ if one.name not in declared]
     return [*found, *(Change(one.name, one.arguments) for one in open_)]
 
 
