@@ -788,7 +788,7 @@ class Seam:
         if key is None:
             taken = set(self._asked.values())
             recorded = RecordedToolCall(lambda: None, call.tool, call.arguments)
-            digest = recorded.given((), {}, run.session.salt, show=False).digest
+            digest = recorded.given((), {}, run.session.salt).digest
             told = plain(call.arguments)
             key = next(
                 (

@@ -17,14 +17,12 @@ import math
 import pathlib
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
-from json.encoder import encode_basestring_ascii as _quoted
-from math import inf
 from sys import float_info
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -78,8 +76,8 @@ def plain_noting(value: Any) -> tuple[Any, bool]:
     return result, encoder.lost is None
 
 
-ROWS_AT_ONCE = 10_000
-"""Rows copied by one call into C, which other threads wait for: some 2 ms."""
+MANY_ROWS = 10_000
+"""From this many rows on, a table is copied in C."""
 _Cell: TypeAlias = (
     bool
     | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -161,16 +159,11 @@ class _Encoder:
 
     def _items(self, value: Iterable[Any], depth: int) -> list[Any]:
         items = value if type(value) is list else list(value)
-        if len(items) <= ROWS_AT_ONCE or depth <= 0:
-            return [self._at(number, item, depth) for number, item in enumerate(items)]
-        copy: list[Any] = []
-        for start in range(0, len(items), ROWS_AT_ONCE):
-            some = items[start : start + ROWS_AT_ONCE]
-            rows = self._rows(some) if type(some[0]) is dict else None
-            if rows is None:
-                rows = [self._at(number, item, depth) for number, item in enumerate(some, start)]
-            copy += rows
-        return copy
+        if len(items) >= MANY_ROWS and depth > 0 and type(items[0]) is dict:
+            rows = self._rows(items)
+            if rows is not None:
+                return rows
+        return [self._at(number, item, depth) for number, item in enumerate(items)]
 
     def _rows(self, rows: list[Any]) -> list[Any] | None:
         """Copy rows in C, several times as fast; None where they hold anything but cells of JSON."""
@@ -307,65 +300,6 @@ def refuse_constant(constant: str) -> None:
 _decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=refuse_constant)
 
 
-# Writing the JSON of a large value in parts.
-#
-# A call into C holds the interpreter lock until it ends, so large values are processed in slices of a
-# millisecond or two each.
-
-
-SLICE = 2**18
-"""Characters that one call may process."""
-ITEM = 8
-"""What an item counts in addition to its texts."""
-
-
-class Sized(Protocol):
-    """Something that knows how large it is."""
-
-    @property
-    def size(self) -> int:
-        """Its size, in the unit of the groups."""
-        ...
-
-
-S = TypeVar("S", bound=Sized)
-
-_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_json_in_order = json.JSONEncoder(separators=(",", ":"), allow_nan=False, sort_keys=True).encode
-_ITEMS_AT_ONCE = 1_000
-"""Items of a large list that are written in one call where they are small together."""
-
-
-def weight(values: Collection[Any], most: float = inf) -> int:
-    """Count roughly the characters in JSON values and structs. most: stop counting beyond it."""
-    found = 0
-    todo: list[Collection[Any]] = [values]
-    for container in todo:
-        if ITEM * len(container) > most:  # by its items alone; empty texts are rare
-            return ITEM * len(container)
-        for item in container:
-            if item is None:
-                continue
-            if isinstance(item, str):
-                found += len(item)
-            else:
-                found += ITEM
-                if isinstance(item, dict):
-                    todo += (item, item.values())
-                elif isinstance(item, list | tuple):
-                    todo.append(item)
-                elif isinstance(item, msgspec.Struct):
-                    todo.append(msgspec.structs.astuple(item))
-            if found > most:
-                return found
-    return found
-
-
-def large(value: Any) -> bool:
-    """Whether a JSON value is larger than a slice."""
-    return weight((value,), SLICE) > SLICE
-
-
 def texts_within(value: Any) -> Iterator[str]:
     """Yield the texts that a value of JSON types holds, names of fields apart."""
     if isinstance(value, str):
@@ -376,55 +310,6 @@ def texts_within(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from texts_within(item)
-
-
-def json_parts(value: Any, *, in_order: bool = False) -> Iterator[str]:
-    """Yield the JSON text of a JSON value in parts. in_order: with the keys of each object sorted."""
-    if not large(value):
-        yield _json_in_order(value) if in_order else _json(value)
-    elif isinstance(value, dict):
-        before = "{"
-        for key in sorted(value) if in_order else value:
-            yield before
-            yield from json_parts(key)
-            yield ":"
-            yield from json_parts(value[key], in_order=in_order)
-            before = ","
-        yield "}"
-    elif isinstance(value, list | tuple):
-        before = "["
-        for start in range(0, len(value), _ITEMS_AT_ONCE):
-            some = value[start : start + _ITEMS_AT_ONCE]
-            yield before
-            if not large(some):
-                yield (_json_in_order(some) if in_order else _json(some))[1:-1]
-            else:
-                yield from json_parts(some[0], in_order=in_order)
-                for item in some[1:]:
-                    yield ","
-                    yield from json_parts(item, in_order=in_order)
-            before = ","
-        yield "]"
-    else:
-        yield '"'
-        for start in range(0, len(value), SLICE):
-            yield _quoted(value[start : start + SLICE])[1:-1]
-        yield '"'
-
-
-def groups(items: Iterable[S], size: int, most: float = inf) -> Iterator[list[S]]:
-    """Group items in order, each group within `size`; a larger item forms a group of its own."""
-    group: list[S] = []
-    held = 0
-    for item in items:
-        own = item.size
-        held += own
-        if group and (held > size or len(group) >= most):
-            yield group
-            group, held = [], own
-        group.append(item)
-    if group:
-        yield group
 
 
 # Refusing a loss: in state that must be restored, and in the arguments that identify a call.
@@ -460,13 +345,16 @@ _TOO_MUCH = {
 """What to say of a value whose type is right, by the mark it becomes."""
 
 
+_json_in_order = json.JSONEncoder(separators=(",", ":"), allow_nan=False, sort_keys=True).encode
+
+
 def canonical(value: Any, field: str) -> str:
     """Return the text that represents `value` in a call's key: equal values give equal texts.
 
     Accepts JSON values, tuples, sets, bytes, dates, UUIDs, decimals, paths, enums, dataclasses and
     pydantic models. Raises UsageError naming the parameter and the remedy for anything else.
     """
-    return "".join(json_parts(_canonical(value, field, MAX_DEPTH), in_order=True))
+    return _json_in_order(_canonical(value, field, MAX_DEPTH))
 
 
 def canonical_items(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import unquote_plus
 
 from .errors import misuse
 from .guards import guarded
-from .json_values import HUGE, SLICE, plain
+from .json_values import HUGE, plain
 from .secret_shapes import (
     ASSIGNED,
     ELEMENT,
@@ -47,9 +47,6 @@ __all__ = ["HIDDEN", "Redactor", "redact"]
 
 Span: TypeAlias = tuple[int, int]
 """Where something begins in a text, and where it ends."""
-
-REACH = 2**16
-"""Characters searched on both sides of a slice: no credential is longer."""
 
 _SHORTEST_KEY = 16
 """The shortest run of letters, digits and `+/_=-` in a key, or in base64 worth decoding."""
@@ -198,7 +195,7 @@ class Redactor:
         ):
             return text  # as most field names are
         clean = _hide(text, self._spans(text))
-        return _hide(clean, _slice_by_slice(clean, self._encoded))
+        return _hide(clean, self._encoded(clean))
 
     @guarded(lambda _self, _value: (HIDDEN, True))
     def value(self, value: Any) -> tuple[Any, bool]:
@@ -242,7 +239,7 @@ class Redactor:
 
     def _spans(self, text: str) -> list[Span]:
         """Find secrets in a text of any length, including those only a pattern knows."""
-        return [*_slice_by_slice(text, self._plain), *self._by_patterns(text)]
+        return [*self._plain(text), *self._by_patterns(text)]
 
     def _plain(self, text: str) -> list[Span]:
         """Find secrets that are not encoded; the spans may overlap."""
@@ -301,7 +298,6 @@ class Redactor:
                 yield match.span(2)
 
     def _by_patterns(self, text: str) -> Iterator[Span]:
-        # A match may have any length, so the text is not sliced.
         for pattern in self._compiled:
             yield from (match.span() for match in pattern.finditer(text) if match[0])
 
@@ -503,23 +499,6 @@ def _same_length(match: re.Match[str]) -> str:
         chr(int(match[1], 16)) if match[1] is not None else " " if match[0][-1] in "tm" else "\n"
     )
     return letter * len(match[0])
-
-
-def _slice_by_slice(text: str, find: Callable[[str], list[Span]]) -> list[Span]:
-    """Search a text, a long one in overlapping slices."""
-    if len(text) <= SLICE:
-        return find(text)
-    found: list[Span] = []
-    for start in range(0, len(text), SLICE):
-        stop = start + SLICE
-        before = max(0, start - REACH)
-        # What looks like a secret only because the text was cut there does not reach the slice.
-        found.extend(
-            (before + first, before + end)
-            for first, end in find(text[before : stop + REACH])
-            if before + end > start and before + first < stop
-        )
-    return found
 
 
 def _hide(text: str, spans: list[Span]) -> str:

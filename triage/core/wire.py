@@ -2,8 +2,8 @@
 
 An event is an object with `"event"`, the name of its type, and its fields by name. A field that has its
 default is left out; fields in seconds end in `_s`; `"v"` is always there. A reader ignores fields it
-does not know and refuses a version newer than its own. What is too large for a store is cut, and what is
-secret is hidden, with the original beside it in encrypted form where there is a key (`Keyring`).
+does not know and refuses a version newer than its own. What is secret is hidden, with the original beside
+it in encrypted form where there is a key (`Keyring`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache, cached_property, lru_cache
-from math import inf
 from operator import is_
 from typing import Any, TypeVar, cast, get_args
 
@@ -28,7 +27,6 @@ from . import taxonomy
 from .errors import StoreCorrupt, StoreError, StoreKeyMissing, StoreTooNew, UsageError, misuse
 from .events import (
     CallFinished,
-    CallStarted,
     Event,
     Recorded,
     RunFinished,
@@ -36,10 +34,10 @@ from .events import (
     StateUpdated,
     StepRecorded,
 )
-from .json_values import ITEM, MARK, SLICE, json_parts, plain, refuse_constant, weight
+from .json_values import plain, refuse_constant
 from .patterns import Pattern
 from .redaction import Redactor
-from .steps import Step, Usage
+from .steps import Usage
 
 EVENTS: dict[str, type[Event]] = {cls.__name__: cls for cls in get_args(Event)}
 """Every event type by its name on the wire."""
@@ -81,17 +79,12 @@ def dumps(event: Event) -> str:
     # A step holds JSON values already; other events may hold anything.
     value = event if isinstance(event, StepRecorded) else dump(event)
     try:
-        text = _encoder.encode(value).decode()
+        line = _encoder.encode(value)
     except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot encode
         return _json(dump(event))
-    return _NOT_ASCII.sub(_escaped, text)
-
-
-_NOT_ASCII = Pattern(r"[^ -~]")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1]
+    if line.isascii() and b"\x7f" not in line:
+        return line.decode()
+    return _json(dump(event))
 
 
 def to_json(value: Any) -> Any:
@@ -203,118 +196,6 @@ _ENUMS = {
     "level": taxonomy.Level.__name__,
     "recovery": taxonomy.Recovery.__name__,
 }
-
-
-# Cutting steps that are too large for a store: `fitting`.
-
-
-HEAVY = SLICE
-"""From this many characters on, events are prepared in a thread of their own."""
-WHOLE = 8 * 2**20
-"""Characters a step may hold before its values are cut."""
-KEPT = 2**20
-"""Characters kept of a value that is cut."""
-_BEHIND = 2**15
-"""Characters searched beyond the cut, to find a secret that crosses it: no shape is longer."""
-
-
-def weight_of(event: Event, most: float = inf) -> int:
-    """Count roughly the characters of user data in an event. most: as in `weight`."""
-    return weight((event,), most)
-
-
-def fitting(event: Event, redactor: Redactor | None) -> Event:
-    """Cut an event so that a store can keep it; return the same object where nothing is cut.
-
-    In a step of more than 8 million characters, each value of more than a million keeps its first
-    million, its length and its SHA-256; so do the arguments of a call. Nothing else is cut, because
-    the run continues with it.
-    """
-    if weight_of(event) > WHOLE:
-        if isinstance(event, StepRecorded):
-            return replace(event, step=_shortened(event.step, redactor))
-        if isinstance(event, CallStarted):
-            return replace(event, arguments=_Cutter(redactor).cut(event.arguments))
-    return event
-
-
-def _shortened(step: Step, redactor: Redactor | None) -> Step:
-    """Cut the long values of a step."""
-    cutter = _Cutter(redactor)
-    cut = {
-        name: cutter.cut(value)
-        for name in step.__struct_fields__
-        if isinstance(value := getattr(step, name), str | dict | list) and weight((value,)) > KEPT
-    }
-    return replace(step, **cut)
-
-
-def _measured(parts: Iterable[str]) -> tuple[int, str]:
-    """Return the length and digest of a text given in parts."""
-    length, digest = 0, hashlib.sha256()
-    for part in parts:
-        length += len(part)
-        digest.update(part.encode("utf-8", "surrogatepass"))
-    return length, digest.hexdigest()
-
-
-class _Cutter:
-    """Cuts values. redactor: applied before the cut, because half a secret could not be recognised."""
-
-    def __init__(self, redactor: Redactor | None) -> None:
-        self._redactor = redactor
-        self._left = 0
-
-    def cut(self, value: Any) -> Any:
-        """Return the beginning of a long value, with the length and digest of the whole."""
-        self._left = KEPT
-        if isinstance(value, str):
-            parts = (value[at : at + SLICE] for at in range(0, len(value), SLICE))
-            length, digest = _measured(parts)
-            return f"{self._text(value)} [of {length} characters, SHA-256 {digest}]"
-        length, digest = _measured(json_parts(value))
-        return {
-            MARK: "cut",
-            "type": type(value).__name__,
-            "characters": length,
-            "sha256": digest,
-            "value": self._value(value),
-        }
-
-    def _text(self, text: str) -> str:
-        head = text[: self._left + _BEHIND]
-        if self._redactor is not None:
-            head = self._redactor.text(head)
-        head = head[: self._left]
-        self._left = 0
-        return f"{head}… [cut]"
-
-    def _value(self, value: Any) -> Any:
-        if isinstance(value, str):
-            if len(value) > self._left:
-                return self._text(value)
-            self._left -= len(value)
-        elif isinstance(value, dict):
-            return self._mapping(value)
-        elif isinstance(value, list):
-            items: list[Any] = []
-            for item in value:
-                if self._left <= 0:
-                    items.append({MARK: "cut", "items": len(value) - len(items)})
-                    break
-                self._left -= ITEM
-                items.append(self._value(item))
-            return items
-        return value
-
-    def _mapping(self, value: dict[str, Any]) -> dict[str, Any]:
-        copy: dict[str, Any] = {}
-        for key, item in value.items():
-            self._left -= ITEM + len(key)
-            if self._left <= 0:
-                return {**copy, MARK: "cut", "items": len(value) - len(copy)}
-            copy[key] = self._value(item)
-        return copy
 
 
 # Keeping what redaction removes from an event, encrypted: `Keyring`.

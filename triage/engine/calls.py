@@ -35,7 +35,6 @@ from triage.core import (
     capture,
     digest,
     in_event_loop,
-    large,
     logger,
     quote,
     step_of_json,
@@ -43,6 +42,7 @@ from triage.core import (
 )
 from triage.core.asking import TooSlow, ask_here
 from triage.core.constructors import Struct
+from triage.core.large_values import json_of
 
 from .approvals import (
     Guarded,
@@ -60,8 +60,8 @@ from .approvals import (
 )
 from .call_keys import Place, Tally, reusable, tally
 from .compensation import undo
-from .event_loop import CANCELLATIONS, apart, is_large, off_loop
-from .journal import inner_id, inside
+from .event_loop import CANCELLATIONS
+from .journal import Session, inner_id, inside
 from .run import Recorder, current
 from .tools import (
     AGENT_ATTRIBUTE,
@@ -89,6 +89,8 @@ __all__ = [
 
 MAX_ERROR = 300
 """Characters of the error of a try that its step shows."""
+LOOKED_THROUGH = 100_000
+"""Bytes of a result up to which it is searched for secrets before the run goes on."""
 
 
 class Begun:
@@ -114,7 +116,7 @@ class Begun:
         self.tool = tool
         self.key = key
         self.bound = given.bound
-        self.arguments = tool.shown(given.bound) if given.shown is None else given.shown
+        self.arguments = tool.shown(given.bound)
         self.call = call
         self.started = started
         self.idle = True
@@ -161,27 +163,6 @@ class Reused(Struct, frozen=True):
     result: Any
 
 
-class Reusable(Struct, frozen=True):
-    """A completed call whose result is large, and is still to be copied: see `_read_back`."""
-
-    call: Call
-    bound: dict[str, Any]
-    place: Place
-
-
-class _Written(Struct, frozen=True):
-    """A result as the journal has it, and the step of its call. fields: of the `CallFinished`.
-
-    outcome: `done`, or what is judged of a result that reports an error. kept: what only this process can
-    give again, where a store may keep less; None for nothing.
-    """
-
-    outcome: str
-    fields: dict[str, Any]
-    step: Step
-    kept: Any
-
-
 # Deciding -----------------------------------------------------------------------------------------
 
 
@@ -193,13 +174,10 @@ def begin(
     *,
     may_undo: bool = True,
     cleared: bool = False,
-    defers: bool = False,
-    given: Given | None = None,
-) -> Begun | Reused | Reusable | Undo | Guarded:
+) -> Begun | Reused | Undo | Guarded:
     """Start a call: journal its start, return its recorded result, or say what to undo or ask first.
 
-    cleared: its guard lets it run. defers: the caller copies a large recorded result. given: its
-    arguments, where they have been read.
+    cleared: its guard lets it run.
 
     Raises TypeError where the arguments do not fit, UsageError where they have no key, and
     `AttemptInterrupted` where a person must be asked first.
@@ -207,7 +185,7 @@ def begin(
     if run.alert:
         run.check_open()
     session, replay = run.session, run.replay
-    given = given or tool.given(args, kwargs, session.salt, show=False)
+    given = tool.given(args, kwargs, session.salt)
     bound, name = given.bound, f"{tool.name}:{given.digest}"
     counted = tally(run)
     key = counted.claim(name)
@@ -215,7 +193,7 @@ def begin(
     # What comes first in a run knows of no call before it: its journal need not be read.
     known = None if replay is None else _known(run, tool, key, place, bound, counted)
     if known is not None:
-        again = _given_again(run, tool, Reusable(known, bound, place), defers=defers)
+        again = _given_again(run, tool, known, bound, place)
         if again is not None:
             return again
     unsafe = tool.nested or tool.effect in UNSAFE
@@ -264,7 +242,7 @@ def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) ->
         run.check_call(tool.name)
     edit = session.state.edits.get(key) if run.replay is not None and tool.editable else None
     if edit is not None:
-        given = Given({**given.bound, **edit}, given.digest, None)
+        given = Given({**given.bound, **edit}, given.digest)
     idempotency_key = _idempotency_key(run, key)
     call = CurrentCall(tool.name, idempotency_key, session.run_id, tool.kind)
     begun = Begun(tool, key, given, call, place, session.config.env.monotonic())
@@ -339,41 +317,25 @@ def _known(
 
 
 def _given_again(
-    run: Recorder, tool: Tool, reusable: Reusable, *, defers: bool
-) -> Reused | Reusable | None:
-    """The recorded result; None where it is lost and the call may simply be made again."""
-    known = reusable.call
-    if defers and known.exact and is_large(known.result):
-        return reusable
+    run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], place: Place
+) -> Reused | None:
+    """Give a recorded result again; None where it is lost and the call may simply be made again."""
     try:
-        return Reused(_reuse(run, tool, reusable, *_read_back(run, tool, reusable)))
+        result = restored(tool, call, run.session.live)
     except ResultLost:
-        if known.effect in UNSAFE:
-            if HIDDEN in str(known.result):
-                ask(run, lost_result(known))
+        if call.effect in UNSAFE:
+            if HIDDEN in str(call.result):
+                ask(run, lost_result(call))
             raise
         logger.debug("%s: its result is gone; it is called again", tool.name)
         return None
-
-
-def _read_back(run: Recorder, tool: Tool, reusable: Reusable) -> tuple[Any, Step | None]:
-    """A copy of a recorded result, and the step of its call; None where a rollback kept that step.
-
-    May be called in any thread. Raises ResultLost.
-    """
-    call = reusable.call
-    result = restored(tool, call, run.session.live)
-    if run.replay is not None and call.key in run.replay.kept:
-        return result, None
-    effect = Effect(call.effect) if tool.nested else tool.effect
-    metadata = reusable.place.metadata(call.key, call.run)
-    metadata["replayed"] = True
-    return result, _step(tool, call.arguments, call.result, effect, metadata)
-
-
-def _reuse(run: Recorder, tool: Tool, reusable: Reusable, result: Any, made: Step | None) -> Any:
-    """Write down that a recorded result is given again; the result. made: the step of its call."""
-    call = reusable.call
+    step = call.step
+    if run.replay is None or call.key not in run.replay.kept:  # a rollback has kept its step
+        effect = Effect(call.effect) if tool.nested else tool.effect
+        metadata = place.metadata(call.key, call.run)
+        metadata["replayed"] = True
+        made = _step(tool, call.arguments, call.result, effect, metadata)
+        step = run.record_call_step(made)
     if run.replay is not None:
         run.replay.meet(tool.name, call.key)
     run.session.add(
@@ -383,17 +345,11 @@ def _reuse(run: Recorder, tool: Tool, reusable: Reusable, result: Any, made: Ste
         outcome="done",
         exact=call.exact,
         replayed=True,
-        step=call.step if made is None else run.record_call_step(made),
+        step=step,
     )
     if tool.compensate is not None and not run.session.state.inherits(call.seq):
-        _undo_again(run, tool, call.key, reusable.bound, result)
-    return result
-
-
-async def reuse_apart(run: Recorder, tool: Tool, reusable: Reusable) -> Any:
-    """A large recorded result, copied in a thread, and the reuse written down."""
-    read = await off_loop(reusable.call.result, _read_back, run, tool, reusable)
-    return _reuse(run, tool, reusable, *read)
+        _undo_again(run, tool, call.key, bound, result)
+    return Reused(result)
 
 
 def _step(
@@ -447,59 +403,40 @@ def _undoing(tool: Tool, bound: dict[str, Any], result: Any) -> Undoing:
 
 def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     """Write down a result; the result."""
-    return _finish(run, begun, result, _written(run, begun, result, _took(run, begun)))
+    session, tool = run.session, begun.tool
+    data, exact = tool.dumped(result)
+    recorded, typed = (data, False) if exact else tool.returns.recorded(result, data)
+    # What was iterated over is empty the second time: a call that may be repeated gives it anew.
+    spent = isinstance(result, Iterator | AsyncIterator) and tool.effect not in UNSAFE
+    if not spent and (not (exact or typed) or _is_kept_less(session, recorded)):
+        kept = session.live = {} if session.live is None else session.live
+        kept[begun.key] = data if exact else result
+    elif session.live is not None:
+        session.live.pop(begun.key, None)  # of the same call in an earlier attempt
+    error = tool.failure(data)
+    outcome = "done" if error is None else _judged(begun, error)
+    step = _step_of(begun, data, None, _took(run, begun))
+    _close(run, begun, outcome, step, result=recorded, exact=exact, typed=typed, error=error)
+    if outcome == "in_doubt":
+        tally(run).hear(begun.key)
+    if tool.compensate is not None and outcome == "done" and not run.over:
+        run.register_undo(begun.key, _undoing(tool, begun.bound, result))
+    return result
 
 
-async def finish_apart(run: Recorder, begun: Begun, result: Any) -> BaseException | None:
-    """As `finish`, where a large result is copied in a thread; a cancellation that came meanwhile."""
-    if not is_large(result):
-        finish(run, begun, result)
-        return None
-    # The tool has done its work: whatever happens here, that is written down.
-    written, cancelled = await apart(_written, run, begun, result, _took(run, begun))
-    _finish(run, begun, result, written)
-    return cancelled
+def _is_kept_less(session: Session, recorded: Any) -> bool:
+    """Whether a store may keep less of a result: of one with a secret, and of a large one."""
+    if not session.config.durable:
+        return False
+    durability = session.config.durability
+    if len(json_of(recorded)) > min(LOOKED_THROUGH, durability.max_value):
+        return True
+    redactor = durability.redactor
+    return redactor is not None and redactor.value(recorded)[1]
 
 
 def _took(run: Recorder, begun: Begun) -> float:
     return max(0.0, run.session.config.env.monotonic() - begun.started)
-
-
-def _written(run: Recorder, begun: Begun, result: Any, seconds: float) -> _Written:
-    """A result as the journal will have it. May be called in any thread."""
-    session, tool = run.session, begun.tool
-    data, exact = tool.dumped(result)
-    recorded, typed = (data, False) if exact else tool.returns.recorded(result, data)
-    redactor = session.config.durability.redactor if session.config.durable else None
-    # To look through a large result takes long, and a store may keep less of what holds a secret.
-    hidden = large(recorded) or (redactor is not None and redactor.value(recorded)[1])
-    # What was iterated over is empty the second time: a call that may be repeated gives it anew.
-    spent = isinstance(result, Iterator | AsyncIterator) and tool.effect not in UNSAFE
-    error = tool.failure(data)
-    return _Written(
-        outcome="done" if error is None else _judged(begun, error),
-        fields={"result": recorded, "exact": exact, "typed": typed, "error": error},
-        step=_step_of(begun, data, None, seconds),
-        kept=(data if exact else result)
-        if not spent and (hidden or not (exact or typed))
-        else None,
-    )
-
-
-def _finish(run: Recorder, begun: Begun, result: Any, written: _Written) -> Any:
-    session, tool = run.session, begun.tool
-    if written.kept is not None:
-        kept = session.live = {} if session.live is None else session.live
-        kept[begun.key] = written.kept
-    elif session.live is not None:
-        session.live.pop(begun.key, None)  # of the same call in an earlier attempt
-    _close(run, begun, written.outcome, written.step, **written.fields)
-    if written.outcome == "in_doubt":
-        tally(run).hear(begun.key)
-    if tool.compensate is not None and written.outcome == "done" and not run.over:
-        undoing = _undoing(tool, begun.bound, result)
-        run.register_undo(begun.key, undoing)
-    return result
 
 
 def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
@@ -631,9 +568,7 @@ async def record_call(
         if run.interrupt is not None:
             await settle_beside(run)
         raise
-    cancelled = await finish_apart(run, begun, result)
-    if cancelled is not None:
-        raise cancelled
+    finish(run, begun, result)
     if run.session.durable and not run.over:
         await run.session.barrier()
     run.session.raise_held()
@@ -644,12 +579,9 @@ async def _begun(
     run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Begun | Reused:
     """Start a call, after what must be undone or asked first, or give its recorded result."""
-    given = await large_given(tool, args, kwargs, run.session.salt)
-    begun = begin(run, tool, args, kwargs, defers=True, given=given)
+    begun = begin(run, tool, args, kwargs)
     cleared = False
     while not isinstance(begun, Begun | Reused):
-        if isinstance(begun, Reusable):
-            return Reused(await reuse_apart(run, tool, begun))
         if isinstance(begun, Guarded):
             await rule(run, begun)
             cleared = True
@@ -663,7 +595,7 @@ async def _begun(
                         raise failed
             finally:
                 current.reset(token)
-        begun = begin(run, tool, args, kwargs, cleared=cleared, defers=True, given=given)
+        begun = begin(run, tool, args, kwargs, cleared=cleared)
     return begun
 
 
@@ -691,16 +623,6 @@ async def settle_beside(run: Recorder) -> None:
     """
     if calling.get() is None:
         await run.settle()
-
-
-async def large_given(
-    tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], salt: str
-) -> Given | None:
-    """The arguments of a call, read in a thread, where they are large; None for others."""
-    values = (*args, *kwargs.values())
-    if not is_large(values):
-        return None
-    return await off_loop(values, partial(tool.given, args, kwargs, salt, show=True))
 
 
 def _as_in(run: Recorder, tool: Tool) -> Tool:

@@ -45,7 +45,6 @@ from triage.core.messages.neutral import ENDINGS, content_text
 from .approvals import MODEL
 from .call_keys import SAID
 from .config import Checks, validate_result
-from .event_loop import off_loop
 from .run import Recorder
 
 CHECK_SECONDS = 30.0
@@ -134,7 +133,7 @@ def _complete(run: Recorder) -> None:
 
 async def _constrained(checks: Checks, run: Recorder, result: Any) -> None:
     if not any(map(callable, checks.constraints)):
-        await off_loop(result, _permitted, checks, result)
+        _permitted(checks, result)
         return
     left = run.session.seconds_left()
     try:
@@ -337,8 +336,7 @@ async def hold_against_record(run: Recorder, result: Any, *, heard: bool) -> Non
     answer = _answer(result)
     if not _is_said_by(last, answer):
         return
-    outputs = [answer, *(step.tool_output for step in steps)]
-    found = await off_loop(outputs, omitted, steps, answer, tools)
+    found = omitted(steps, answer, tools)
     if found is None or any(changes(step) and not is_call(step) for step in steps):
         return
     if any(_is_in_doubt(call, run.number) for call in run.session.state.calls.values()):

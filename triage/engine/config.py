@@ -45,11 +45,12 @@ from triage.core import (
     unsealed,
 )
 from triage.core.constructors import Struct
+from triage.core.large_values import MB, MOST_RESULT_MB
 from triage.core.manifest import Schema, manifest_of
 from triage.stores import MemoryStore, Store, open_store
 from triage.strategies import FailurePolicy, Limits, Policy, as_policy
 
-from .tools import Function, Returns, fingerprint, read_by_parts
+from .tools import Function, Returns, fingerprint
 
 Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
@@ -184,7 +185,7 @@ def validate_result(result_type: Any, result: object) -> object:
     except (PydanticUserError, NameError) as error:
         raise _unfit(result_type, error) from error
     try:
-        return read_by_parts(adapter.validate_python, result_type, result)
+        return adapter.validate_python(result)
     except PydanticUserError as error:  # it names a class that was never defined
         raise _unfit(result_type, error) from error
     except ValidationError as error:
@@ -252,7 +253,11 @@ class Durability(Struct, frozen=True, dict=True):
     `"fail"` the run (default), or `"continue"` without the store. lease_s: seconds of silence after
     which another process may take the run over, 30 by default. redact: what is hidden before events
     are stored: True (default) for what `Redactor()` finds, a `Redactor` of your own, or False for
-    nothing. key: encrypts the hidden values beside the journal, so that a recovery gets them back
+    nothing. max_value_mb: megabytes of JSON, 8 by default, up to which an argument of a recorded call, a
+    value of a step, or the result of a call that may be repeated is stored whole. Of a larger one the size,
+    the digest and the beginning are stored: its run goes on, and a recovery makes such a call again. The
+    results of calls that must not be repeated are stored up to 64 MB; a recovery that needs a larger one
+    raises ResultLost. key: encrypts the hidden values beside the journal, so that a recovery gets them back
     whole: 32 bytes, as bytes, hexadecimal or base64; a list, newest first, for rotation; None (default)
     reads the environment variable `TRIAGE_KEY`, keys separated by commas. Without a key, hidden values
     are not stored. Needs the extra `encryption`.
@@ -266,6 +271,7 @@ class Durability(Struct, frozen=True, dict=True):
     on_store_error: Literal["fail", "continue"] = "fail"
     lease_s: float = 30.0
     redact: bool | Redactor = True
+    max_value_mb: float = 8
     key: str | bytes | Sequence[str | bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -274,6 +280,10 @@ class Durability(Struct, frozen=True, dict=True):
         check_word("Durability.undeclared", self.undeclared, ("ask", "carry", "retry"))
         check_word("Durability.on_store_error", self.on_store_error, ("fail", "continue"))
         check_number("Durability.lease_s", self.lease_s, "seconds", above=True)
+        check_number("Durability.max_value_mb", self.max_value_mb, "megabytes", above=True)
+        if self.max_value_mb > MOST_RESULT_MB:
+            wanted = f"at most {MOST_RESULT_MB} megabytes"
+            raise misuse("Durability.max_value_mb", self.max_value_mb, wanted)
         if not isinstance(cast("object", self.redact), bool | Redactor):
             wanted = "True, False or a Redactor"
             raise misuse("Durability.redact", self.redact, wanted, "write Redactor(patterns=(…,))")
@@ -288,6 +298,11 @@ class Durability(Struct, frozen=True, dict=True):
     def keys(self) -> Keyring | None:
         """The `Keyring` of `key`, or of `TRIAGE_KEY` as it is at first use; None without a key."""
         return Keyring.of(self.key)
+
+    @property
+    def max_value(self) -> int:
+        """`max_value_mb` in bytes."""
+        return int(self.max_value_mb * MB)
 
     @property
     def redactor(self) -> Redactor | None:

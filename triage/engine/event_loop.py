@@ -1,13 +1,10 @@
-"""A run's place in its event loop: who has cancelled its task, waits that finish, and work off the loop.
+"""A run's place in its event loop: who has cancelled its task, and waits that finish.
 
 `Cancellations` counts what `task.cancelling()` says, without what groups forget. When a child fails while
 its `asyncio.TaskGroup` waits at the end of its block, the group cancels the waiting task. Before Python
 3.13 it does not take that back: `task.cancelling()` stays raised after the group has ended, as if somebody
 outside had cancelled the task. The counts cannot tell the two apart, but the group can while the task is
 suspended in it, so `Watched` looks wherever an attempt is suspended.
-
-Large values are copied in threads, so that the loop goes on meanwhile: Python lets other threads in every
-few milliseconds.
 """
 
 from __future__ import annotations
@@ -19,27 +16,18 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
-from anyio.lowlevel import RunVar
-
-from triage.core import large, plain
 
 __all__ = [
     "CANCELLATIONS",
     "Background",
     "Cancellations",
-    "apart",
-    "copied",
     "current_caller",
     "current_task",
-    "is_large",
-    "off_loop",
     "unbroken",
 ]
-
-R = TypeVar("R")
 
 FORGETS = sys.version_info < (3, 13)
 """Whether groups leave the count raised."""
@@ -225,55 +213,3 @@ class Background:
         cancelled = await unbroken(self._over.wait())
         if cancelled is not None:
             raise cancelled
-
-
-# Work on large values.
-
-
-THREADS = 4
-"""How many large values of an event loop are worked on at once."""
-_limiter: RunVar[anyio.CapacityLimiter | None] = RunVar("triage_large", default=None)
-
-
-def is_large(value: Any) -> bool:
-    """Whether to copy a value would hold up the event loop: from about 260,000 characters on.
-
-    Of an object, such as a model or a dataclass, its attributes are looked at.
-    """
-    return large(getattr(value, "__dict__", value))
-
-
-async def apart(function: Callable[..., R], *args: Any) -> tuple[R, BaseException | None]:
-    """Call a function in a thread: what it returns, and a cancellation that came meanwhile.
-
-    The caller raises that once it has written the result down. Raises what the function raises.
-    """
-    limiter = _limiter.get(None)
-    if limiter is None:
-        limiter = anyio.CapacityLimiter(THREADS)
-        _limiter.set(limiter)
-    results: list[R] = []
-
-    async def call() -> None:
-        results.append(await anyio.to_thread.run_sync(function, *args, limiter=limiter))
-
-    cancelled = await unbroken(call())
-    return results[0], cancelled
-
-
-async def off_loop(value: Any, function: Callable[..., R], *args: Any) -> R:
-    """Call a function that looks through a value: in a thread where the value is large.
-
-    Raises what the function raises, or a cancellation that came meanwhile.
-    """
-    if not is_large(value):
-        return function(*args)
-    result, cancelled = await apart(function, *args)
-    if cancelled is not None:
-        raise cancelled
-    return result
-
-
-async def copied(value: Any) -> Any:
-    """`plain(value)`; in a thread where the value is large."""
-    return await off_loop(value, plain, value)

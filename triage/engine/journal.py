@@ -17,30 +17,28 @@ from weakref import WeakSet
 import anyio
 
 from triage.core import (
-    HEAVY,
     NO_USAGE,
     ActionChosen,
     Attempt,
+    CallFinished,
     CallStarted,
     CompensatorRegistered,
     Diagnosis,
     Event,
     FailureType,
-    Keyring,
     Redactor,
     RunFinished,
     RunStarted,
     RunState,
     RunSuspended,
     StaleWriter,
+    StateUpdated,
     StoreUnavailable,
     Usage,
     active_seconds,
     catch_up,
     child_logger,
     digest,
-    fitting,
-    large,
     lasting,
     leaves,
     logger,
@@ -50,12 +48,12 @@ from triage.core import (
     redacting,
     traceparent_of,
 )
+from triage.core.large_values import fitting
 from triage.core.waiting import Waits
 from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, slow_store, ticks
 from triage.strategies import Limits
 
-from .config import Config, patience_of, silent, soon
-from .event_loop import apart
+from .config import Config, Durability, outlives, patience_of, silent, soon
 
 if TYPE_CHECKING:
     from .approvals import Question
@@ -125,11 +123,9 @@ class Keeper:
     """Hands one run's events to its store and renews its lease, from any thread and event loop.
 
     flushed: how many events the store has. error: the store's failure, after which nothing more is handed
-    over. required: the run must end then; otherwise it is `detached` and goes on without the store, unless
-    another process has taken it over. since: when the lease began. held_until: until when the lease
-    certainly lasts. due: when it should be renewed. All three are on the clock `ticks`. redactor: hides
-    what no store may keep; None hides nothing. keys: seal the originals of hidden values; None keeps no
-    original.
+    over. detached: the run goes on without the store, unless another process has taken it over. since:
+    when the lease began. held_until: until when the lease certainly lasts. due: when it should be renewed.
+    All three are on the clock `ticks`. secret_ok: keys of the state that may hold a secret without a word.
     """
 
     def __init__(
@@ -137,32 +133,28 @@ class Keeper:
         store: Store,
         run_id: str,
         events: list[Event],
+        durability: Durability,
         *,
         epoch: int,
         flushed: int,
-        lease_s: float,
-        required: bool,
         since: float,
-        redactor: Redactor | None = None,
-        keys: Keyring | None = None,
     ) -> None:
         self.store = store
         self.run_id = run_id
         self.epoch = epoch
         self.flushed = flushed
-        self.lease_s = lease_s
-        self.required = required
-        self.redactor = redactor
-        self.keys = keys
+        self.lease_s = durability.lease_s
+        self.secret_ok: set[str] = set()
         self._warned = False
         self._slow = slow_store(f"run {run_id[:8]}", Waits())
         self.error: BaseException | None = None
         self.detached = False
         self.over = False
-        self.held_until = since + lease_s
-        self.due = since + lease_s / BEATS
+        self.held_until = since + self.lease_s
+        self.due = since + self.lease_s / BEATS
         self._troubled = False
         self._events = events
+        self._durability = durability
         self._lock = threading.Lock()
         self._on_its_way = False
         self._wanted = 0
@@ -195,18 +187,7 @@ class Keeper:
         self.over = isinstance(self._events[stop - 1], RunFinished | RunSuspended)
         if not going:
             return
-        new = Outgoing(self._events[start:stop], self.redactor, self.keys)
-        if new.size <= HEAVY:
-            self._hand_over(new, start, stop)
-            return
-        # In a thread, so that neither an event loop nor the store's own thread is blocked.
-        hand_over = partial(self._hand_over_heavy, new, start, stop)
-        try:
-            threading.Thread(target=hand_over, name="triage-heavy").start()
-        except RuntimeError:  # the interpreter ends, or has no thread left
-            hand_over()
-
-    def _hand_over(self, events: Sequence[Event], start: int, stop: int) -> None:
+        events = Outgoing(self._events[start:stop], self._kept)
         done = partial(self._batch_ended, stop, ticks())
         try:
             self.store.submit(
@@ -215,16 +196,25 @@ class Keeper:
         except Exception as error:
             done(error)
 
-    def _hand_over_heavy(self, new: Outgoing, start: int, stop: int) -> None:
-        redactor = self.redactor
-        try:
-            events = [fitting(event, redactor) for event in new.whole()]
-            if redactor is not None:
-                events = [redacted(event, redactor, self.keys) for event in events]
-        except Exception as error:
-            self._batch_ended(stop, ticks(), error)
-            return
-        self._hand_over(events, start, stop)
+    def _kept(self, event: Event) -> Event:
+        """Return what the store may keep of an event; called in the store's thread."""
+        if not outlives(self.store):
+            return event
+        redactor = self._durability.redactor
+        event = fitting(event, self._durability.max_value, redactor, self._effect_of)
+        if redactor is None:
+            return event
+        shown = redacted(event, redactor, self._durability.keys)
+        if shown is not event and isinstance(event, StateUpdated):
+            self._warn_of_secrets(redactor, event.values)
+        return shown
+
+    def _effect_of(self, finished: CallFinished) -> str:
+        """Find the effect of the call that has ended."""
+        begun = (event for event in reversed(self._events) if isinstance(event, CallStarted))
+        return finished.effect or next(
+            (event.effect for event in begun if event.key == finished.key), ""
+        )
 
     def _batch_ended(self, stop: int, sent: float, error: BaseException | None) -> None:
         """Note that a batch was stored or has failed; called in the store's thread."""
@@ -253,7 +243,9 @@ class Keeper:
 
     def _fail(self, error: BaseException) -> None:
         # In this order, since a thread that sees the error then reads `detached`.
-        self.detached = not self.required and not isinstance(error, StaleWriter)
+        self.detached = self._durability.on_store_error == "continue" and not isinstance(
+            error, StaleWriter
+        )
         self.error = error
 
     def _awaited(self, new: Callable[[], W]) -> W | None:
@@ -316,12 +308,12 @@ class Keeper:
         """Whether another process is known to have taken over the run."""
         return isinstance(self.error, StaleWriter)
 
-    def warn_of_secrets(self, values: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    def _warn_of_secrets(self, redactor: Redactor, values: Mapping[str, Any]) -> None:
         """Log once for each run that its state holds a secret, which will not survive this process."""
-        if self.redactor is None or self.keys is not None or self._warned:
+        if self._durability.keys is not None or self._warned:
             return
-        looked_at = {key: value for key, value in values.items() if key not in allowed}
-        places = self.redactor.fields_of(looked_at, "state")
+        looked_at = {key: value for key, value in values.items() if key not in self.secret_ok}
+        places = redactor.fields_of(looked_at, "state")
         if places:
             self._warned = True
             logger.warning(
@@ -557,22 +549,13 @@ class Session:
         self.events: list[Event] = []
         if events:
             self.take_in(events)
-        elif not large((task, *kwargs.values())):
-            self._begin(_given(task, kwargs))
+        else:
+            self._begin()
 
-    async def open(self) -> None:
-        """Begin the journal unless it is begun: large tasks and arguments are copied in a thread."""
-        if self.events:
-            return
-        given, cancelled = await apart(_given, self.task, self.kwargs)
-        self._begin(given)
-        if cancelled is not None:
-            raise cancelled
-
-    def _begin(self, given: tuple[Any, dict[str, Any], tuple[str, ...]]) -> None:
-        """Record the start of the run. given: the task, the arguments, and which could not be stored."""
+    def _begin(self) -> None:
+        """Record the start of the run."""
         config = self.config
-        task, args, unstored = given
+        task, args, unstored = _given(self.task, self.kwargs)
         started = RunStarted(
             run_id=self.run_id,
             seq=0,
@@ -629,13 +612,10 @@ class Session:
             self.config.store,
             self.run_id,
             self.events,
+            durability,
             epoch=epoch,
             flushed=self.flushed,
-            lease_s=durability.lease_s,
             since=since,
-            redactor=durability.redactor if self.config.durable else None,
-            keys=durability.keys if self.config.durable else None,
-            required=durability.on_store_error == "fail",
         )
 
     @property

@@ -41,7 +41,7 @@ from .call_keys import Tally
 from .calls import Run
 from .checks import Refused, check, hold_against_record, look_at
 from .config import Config
-from .event_loop import current_caller, current_task, off_loop, unbroken
+from .event_loop import current_caller, current_task, unbroken
 from .journal import Keeper, Session, inside
 from .outside import end_inner
 from .recovery import Failure, Next, recover
@@ -92,7 +92,6 @@ async def run_loop(
     session.handled = sys.exception()
     with session.redacting():
         try:
-            await session.open()
             following = None if before is None else await before
             run = first_attempt(session) if following is None else next_attempt(session, following)
             while True:
@@ -163,7 +162,6 @@ async def _streamed_attempts(
     run: Run | None = None
     checks = session.config.checks
     try:
-        await session.open()
         if before is not None:
             await before
         run = first_attempt(session)
@@ -629,7 +627,7 @@ def _asked_inside(session: Session, error: Exception) -> Diagnosis | None:
 
 async def _finish(session: Session, result: Any) -> Any:
     """End a run well: journal the result, store it, give it back."""
-    data, exact, typed = await off_loop(result, _read_result, session.config, result)
+    data, exact, typed = _read_result(session.config, result)
     session.add(RunFinished, status="done", result=data, exact=exact, typed=typed)
     if session.parent is not None:
         session.count_in_parent()

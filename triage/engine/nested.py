@@ -34,18 +34,15 @@ from triage.core import (
 from .approvals import ANSWER, APPROVAL, Guarded, Question, is_judging, waits_for
 from .calls import (
     Begun,
-    Reusable,
     Reused,
     Undo,
     fail,
-    finish_apart,
-    large_given,
-    reuse_apart,
+    finish,
     settle_beside,
 )
 from .calls import begin as begin_call
 from .config import Config, moved
-from .event_loop import off_loop, unbroken
+from .event_loop import unbroken
 from .journal import Session, inside
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .outside import asks_of
@@ -229,9 +226,7 @@ class Inner:
         """Write down that it has ended well; the result."""
         run = self._run
         self._end()
-        cancelled = await finish_apart(run, self._begun, result)
-        if cancelled is not None:
-            raise cancelled
+        finish(run, self._begun, result)
         if run.session.durable and not run.over:
             await run.session.barrier()
         return result
@@ -392,15 +387,12 @@ async def _call_of(
     run.check_open()
     tool = Nested(_recorded_name(run, config), config.returns)
     try:
-        await off_loop(task, tool.digest, {"task": task}, "")
+        tool.digest({"task": task}, "")
     except UsageError:
         return None
     await _pass_over_harmless(run, tool, config)
     named = kwargs if run_id is None else {**kwargs, "run_id": run_id}
-    given = await large_given(tool, (task,), named, run.session.salt)
-    begun = begin_call(run, tool, (task,), named, defers=True, given=given)
-    if isinstance(begun, Reusable):
-        return Reused(await reuse_apart(run, tool, begun))
+    begun = begin_call(run, tool, (task,), named)
     assert not isinstance(begun, Undo | Guarded)  # no run is undone, and no guard asked about one
     return begun
 

@@ -73,7 +73,6 @@ from .compensation import (
     undo_all,
     undone_before,
 )
-from .event_loop import copied
 from .journal import Session
 from .outside import end_inner
 from .refusals import refusal_hint, refused_before, standing
@@ -256,7 +255,7 @@ async def context_of(
         error=trajectory.error,
         exception=error,
         trajectory=trajectory,
-        state=await copied(state.state),
+        state=plain(state.state),
         usage=state.usage,
         attempt_history=before,
         checkpoint_id=position_of(state, diagnosis),
@@ -680,7 +679,7 @@ async def _next_by(session: Session, context: FailureContext, action: Proceed) -
             kept_part = Ledger() if ledger is None or base is None else ledger.cut(base)
             rolled_back = _ROLLBACK_HINT.format(len(kept_part.steps))
             hint = hint or f"{rolled_back} {diagnosis.hint or ''}".strip()
-            told = replace(told, hint=hint, state=await copied(kept_part.state))
+            told = replace(told, hint=hint, state=plain(kept_part.state))
             returns_to = _returns_to(state, replace(action, checkpoint_id=base))
             return replace(following, guidance=told, base=base, returns_to=returns_to)
 
@@ -705,7 +704,7 @@ async def _as_it_began(session: Session, context: FailureContext, action: Retry)
     told = Guidance(
         hint=started.hint,
         subgoal=started.subgoal,
-        state=None if given is None else await copied(given),
+        state=None if given is None else plain(given),
         diagnosis=diagnosis,
         action=led_here,
         inject=getattr(led_here, "inject", None) or None,

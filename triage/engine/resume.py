@@ -65,7 +65,7 @@ from .approvals import (
 from .calls import Run
 from .compensation import restore_compensators
 from .config import Config, soon, validate_result
-from .event_loop import copied, unbroken
+from .event_loop import unbroken
 from .journal import TASK, Session, inside, release
 from .loop import run_loop
 from .outside import first_to_answer, not_asked, open_inside, resolve
@@ -433,7 +433,7 @@ async def _again(session: Session, started: AttemptStarted, restored: Mapping[st
     guidance = Guidance(
         started.hint,
         started.subgoal,
-        await copied({**left, **restored}) or None,
+        plain({**left, **restored}) or None,
         None if past is None else past.diagnosis,
         action,
         getattr(action, "inject", None) or None,

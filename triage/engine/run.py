@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from weakref import WeakSet, WeakValueDictionary, ref
@@ -51,7 +50,7 @@ from triage.core.constructors import Struct
 from triage.core.messages.neutral import with_receipts
 from triage.strategies import Limits
 
-from .event_loop import Cancellations, current_caller, current_task, is_large
+from .event_loop import Cancellations, current_caller, current_task
 from .journal import Session
 from .returning import Reach
 from .tools import Tool, Undoing, calling, module_of, name_of
@@ -343,11 +342,7 @@ class Recorder:
         kept = exact(dict(values), "state")
         self._updated = True
         if self.session.keeper is not None:
-            warn = partial(self.session.keeper.warn_of_secrets, kept, frozenset(secret_ok))
-            if is_large(kept):
-                threading.Thread(target=warn, name="triage-secrets", daemon=True).start()
-            else:
-                warn()
+            self.session.keeper.secret_ok.update(secret_ok)
         return self._record(StateUpdated, values=kept)
 
     def record_usage(self, usage: Usage) -> None:

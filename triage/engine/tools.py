@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from functools import reduce
 from operator import or_
 from types import CodeType, MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -27,7 +27,6 @@ from pydantic.errors import PydanticUserError
 from triage.core import (
     HIDDEN,
     MARK,
-    ROWS_AT_ONCE,
     UNSAFE,
     Call,
     Effect,
@@ -51,6 +50,7 @@ from triage.core import (
     plain_noting,
     redact,
 )
+from triage.core.large_values import is_cut
 from triage.strategies import Backoff, Preset
 
 if TYPE_CHECKING:
@@ -328,29 +328,10 @@ class Returns:
             raise ValueError("no return annotation")
         if self._adapter is None:
             self._adapter = _adapter_of(self.type)
-        return read_by_parts(self._read, self.type, data)
-
-    def _read(self, data: Any) -> Any:
         text = json.dumps(data)
         if MARK in text:
             return self._adapter.validate_python(_unmarked(data), **_NAMES)
         return self._adapter.validate_json(text, **_NAMES)
-
-
-def read_by_parts(read: Callable[[Any], Any], declared: Any, data: Any) -> Any:
-    """`read(data)`, where `declared` is a list type and the list is long in slices of it.
-
-    One call of pydantic's for all of it would hold up every other thread.
-    """
-    if get_origin(declared) is not list or type(data) is not list or len(data) <= ROWS_AT_ONCE:
-        return read(data)
-    try:
-        found: list[Any] = []
-        for start in range(0, len(data), ROWS_AT_ONCE):
-            found += read(data[start : start + ROWS_AT_ONCE])
-    except ValueError:
-        return read(data)  # the places in its error are those in the whole list
-    return found
 
 
 # Pydantic looks for its plugins on the disk when the first adapter is made, which no event loop should
@@ -614,11 +595,10 @@ def declared_tools() -> list[Tool]:
 
 
 class Given(Struct, frozen=True):
-    """A call's arguments: by name, their digest, and as people are shown them, None for not yet."""
+    """A call's arguments by name, and their digest."""
 
     bound: dict[str, Any]
     digest: str
-    shown: Mapping[str, Any] | None
 
 
 class Tool:
@@ -716,12 +696,10 @@ class Tool:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def given(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], salt: str, *, show: bool
-    ) -> Given:
-        """Read a call's arguments; may be called in any thread. Raises as `bind` and `digest` do."""
+    def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], salt: str) -> Given:
+        """Read a call's arguments. Raises as `bind` and `digest` do."""
         bound = self.bind(args, kwargs)
-        return Given(bound, self.digest(bound, salt), self.shown(bound) if show else None)
+        return Given(bound, self.digest(bound, salt))
 
     def spread(self, bound: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Turn arguments by name into the positional and keyword arguments of a call."""
@@ -797,11 +775,14 @@ def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
     if call.exact:
         return tool.loaded(plain(call.result))
     known = str(call.result)[:_MAX_KNOWN]
-    why = (
-        "it held a secret, which no store keeps"
-        if HIDDEN in known
-        else "give the tool a return annotation pydantic can validate, or return a value of JSON types"
-    )
+    if is_cut(call.result):
+        why = (
+            "it was too large to keep; return where a large value is, such as a path, in its place"
+        )
+    elif HIDDEN in known:
+        why = "it held a secret, which no store keeps"
+    else:
+        why = "give the tool a return annotation pydantic can validate, or return a value of JSON types"
     raise ResultLost(
         f"{tool.name} completed, but its result cannot be read back here; {why}. What is known of it: "
         f"{known}",

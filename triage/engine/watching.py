@@ -22,9 +22,9 @@ from triage.core import (
     is_reused,
     logger,
 )
+from triage.core.large_values import json_of
 
 from .config import Watching
-from .event_loop import is_large
 
 if TYPE_CHECKING:
     from .run import Recorder
@@ -39,6 +39,8 @@ def standard_rules() -> RulesClassifier:
     return RulesClassifier()
 
 
+COMPARED = 250_000
+"""Bytes of a call's arguments and result up to which it is compared with others."""
 REPEATED = 3
 """Identical calls in one attempt that count as repeated; fewer are forgotten with the attempt."""
 MOST = 10
@@ -110,7 +112,7 @@ def _name(step: Step) -> str | None:
     """
     if step.tool_called is None or is_reused(step.metadata):
         return None
-    if is_large((step.tool_input, step.tool_output)):
+    if len(json_of((step.tool_input, step.tool_output))) > COMPARED:
         return None
     return repr((step.tool_called, step.tool_input, step.tool_output, step.error))
 

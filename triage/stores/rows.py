@@ -11,11 +11,8 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NamedTuple, overload
 
 from triage.core import (
-    HEAVY,
     CallFinished,
     Event,
-    Keyring,
-    Redactor,
     RunFinished,
     RunStarted,
     StateUpdated,
@@ -23,10 +20,7 @@ from triage.core import (
     StoreError,
     UsageError,
     check_number,
-    json_parts,
     misuse,
-    redacted,
-    weight_of,
     wire,
 )
 
@@ -59,23 +53,11 @@ def from_column(text: str) -> str:
 
 
 class Outgoing(Sequence[Event]):
-    """Events of a living run on their way to a store. Reading one gives it without its secrets.
+    """Events of a living run on their way to a store. kept: makes of each what a store may keep of it."""
 
-    size: about how many characters they hold; counting stops above `HEAVY`. redactor: finds the secrets;
-    None finds none. keys: seal the original of an event with a secret into it; None keeps no original.
-    """
-
-    def __init__(
-        self, events: Sequence[Event], redactor: Redactor | None, keys: Keyring | None
-    ) -> None:
-        self._events = list(events[:])
-        self._redactor = redactor
-        self._keys = keys
-        self.size = 0
-        for event in self._events:
-            self.size += weight_of(event, HEAVY)
-            if self.size > HEAVY:
-                break
+    def __init__(self, events: Sequence[Event], kept: Callable[[Event], Event]) -> None:
+        self._events = list(events)
+        self._kept = kept
 
     def __len__(self) -> int:
         return len(self._events)
@@ -86,18 +68,11 @@ class Outgoing(Sequence[Event]):
     def __getitem__(self, index: slice) -> list[Event]: ...
     def __getitem__(self, index: int | slice) -> Event | list[Event]:
         if isinstance(index, slice):
-            return [self._clean(event) for event in self._events[index]]
-        return self._clean(self._events[index])
+            return [self._kept(event) for event in self._events[index]]
+        return self._kept(self._events[index])
 
     def __iter__(self) -> Iterator[Event]:
-        return map(self._clean, self._events)
-
-    def _clean(self, event: Event) -> Event:
-        return event if self._redactor is None else redacted(event, self._redactor, self._keys)
-
-    def whole(self) -> list[Event]:
-        """Return the events as they were recorded, with their secrets."""
-        return self._events
+        return map(self._kept, self._events)
 
 
 # Large values -------------------------------------------------------------------------------------
@@ -128,7 +103,7 @@ def _split(event: Event, seq: int) -> tuple[str, list[Piece]]:
         for name, value in values.items():
             if value is step or not isinstance(value, str | dict | list):
                 continue
-            body = b"".join(part.encode("ascii") for part in json_parts(value))
+            body = _json(value).encode("ascii")
             if len(body) > PIECE_BYTES:
                 pieces.append(Piece(seq, (*path, name), hashlib.sha256(body).hexdigest(), body))
                 values[name] = None
@@ -206,12 +181,11 @@ class Append:
         self.updated = 0.0
         self.progress = False
         self.error: BaseException | None = None
+        self.size = 0
         self._outgoing: Outgoing | None = None
         if isinstance(events, Outgoing):
-            self.size = events.size
             self._outgoing = events
         else:
-            self.size = 0
             self._take(events)
 
     def encode(self) -> None:
@@ -225,9 +199,8 @@ class Append:
 
     def _take(self, events: Iterable[Event]) -> None:
         for event in events:
-            # Encoding a very large line in one piece would keep all other threads waiting.
-            line = "" if weight_of(event, HEAVY) > HEAVY else wire.dumps(event)
-            if not line or len(line) > LARGE:
+            line = wire.dumps(event)
+            if len(line) > LARGE:
                 line = self._parted(event)
             self.size += len(line)
             self.lines.append(line)

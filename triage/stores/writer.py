@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import groupby
@@ -27,7 +27,6 @@ from triage.core import (
     UnknownRun,
     check_count,
     check_number,
-    groups,
     logger,
     quote,
 )
@@ -495,6 +494,21 @@ class Own(Call):
         self.waiter = Waiter()
 
 
+def _batches(appends: list[Append]) -> Iterator[list[Append]]:
+    """Encode appends, and group those that share a commit: a very large one delays none before it."""
+    batch: list[Append] = []
+    held = 0
+    for append in appends:
+        append.encode()
+        held += append.size
+        if batch and (held > BATCH_BYTES or len(batch) >= BATCH):
+            yield batch
+            batch, held = [], append.size
+        batch.append(append)
+    if batch:
+        yield batch
+
+
 class _Worker:
     """Does the jobs of a store: one commit for appends that wait together, one for changes of rows."""
 
@@ -505,8 +519,7 @@ class _Worker:
     def __call__(self, lane: Lane[Driver], jobs: list[Any]) -> None:
         kind = type(jobs[0])
         if kind is Append:
-            # A very large append must not delay those before it.
-            for batch in groups(jobs, BATCH_BYTES, BATCH):
+            for batch in _batches(jobs):
                 self._commit(lane, batch)
         elif kind is Own:
             _own(lane, jobs)
@@ -515,11 +528,7 @@ class _Worker:
                 do(lane, job)
 
     def _commit(self, lane: Lane[Driver], batch: list[Append]) -> None:
-        tried: list[Append] = []
-        for append in batch:
-            append.encode()
-            if self._may_try(append):
-                tried.append(append)
+        tried = [append for append in batch if self._may_try(append)]
         if tried:
             try:
                 lane.use(lambda driver: driver.commit(tried))
