@@ -13,9 +13,10 @@ from tables import table
 from triage import FailureType, Limits
 from triage.classifiers import HybridClassifier, LLMClassifier
 from triage.core.secret_shapes import KEYS
-from triage.engine import ErrorReporter, Watching
+from triage.engine import Watching
 from triage.incidents import Hooks, Supervisor, Threshold
 from triage.plan import Approval, JudgeEach, PlanLimits
+from triage.reports.analysis import ErrorReporter
 from triage.stores import MemoryStore
 from triage.stores.postgres import PostgresStore
 from triage.stores.sqlite import SQLiteStore

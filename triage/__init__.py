@@ -6,8 +6,8 @@
     result = await agent.run("do the task")
 
 What most programs need is here; the rest is in the rooms: `triage.core`, `triage.strategies`,
-`triage.classifiers`, `triage.stores`, `triage.engine`, `triage.plan`, `triage.incidents`,
-`triage.adapters` and `triage.testing`. Names are imported when they are first used, so
+`triage.classifiers`, `triage.stores`, `triage.reports`, `triage.engine`, `triage.plan`,
+`triage.incidents`, `triage.adapters` and `triage.testing`. Names are imported when they are first used, so
 `import triage` costs next to nothing.
 """
 
@@ -128,6 +128,7 @@ _ROOMS = {
         "Agent", "Checks", "Durability", "Guidance", "Restarted", "Run", "agent",
         "current_call", "current_run", "model", "tool",
     ),
+    "reports": (),
     "stores": (),
     "strategies": ("FailurePolicy", "Limits"),
     "plan": (),
@@ -153,9 +154,10 @@ _MOVED = {
         "redact", "state", "steps", "taxonomy",
     ),
     "engine": (
-        "CallDenied", "ErrorReporter", "Guard", "GuardedCall", "Recovered", "Report",
-        "Watching", "checks", "guards", "reports", "tools", "watching",
+        "CallDenied", "Guard", "GuardedCall", "Recovered", "Watching", "checks", "guards", "tools",
+        "watching",
     ),
+    "reports": ("ErrorReporter", "Report"),
     "stores": ("MemoryStore", "Store"),
     "strategies": (
         "CircuitBreaker", "Price", "Prices", "RateGate", "RetryBudget", "RetryLayer", "gates",

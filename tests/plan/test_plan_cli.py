@@ -25,8 +25,8 @@ from plan_runs import (
 
 from triage import Agent, TriageError, TriageSuspendedError
 from triage.cli import main
-from triage.engine import Report
 from triage.plan import ExecutionPlan
+from triage.reports import Report
 from triage.stores import open_store
 
 

@@ -30,8 +30,8 @@ from support import FakeEnvironment
 import triage
 from triage import Severity, TriageError, TriageEscalationError, TriageSuspendedError
 from triage.core import PlanInvalid, UnknownRun, UsageError
-from triage.engine import Analysis, Brief, ErrorReporter
 from triage.plan import Approval, Orchestrator, PlanLimits, PlannedStep, Progress, Registry, Target
+from triage.reports import Analysis, Brief, ErrorReporter
 
 pytestmark = pytest.mark.anyio
 BROKEN = RuntimeError("the pump is broken")

@@ -19,8 +19,9 @@ from triage.core.quoting import one_line
 from triage.core.state import fold
 from triage.engine.agent import Agent
 from triage.engine.outside import answers_to, asks_of
-from triage.engine.report import Report, report_of
 from triage.plan.orchestrator import Orchestrator
+from triage.reports.analysis import report_of
+from triage.reports.report import Report
 from triage.stores.base import Store
 
 from .options import (

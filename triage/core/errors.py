@@ -41,7 +41,7 @@ from .escaping import escaped
 from .taxonomy import Cause, FailureType, Severity
 
 if TYPE_CHECKING:
-    from triage.engine import Report
+    from triage.reports.report import Report
 
     from .diagnosis import Diagnosis
     from .failures import FailureContext

@@ -50,7 +50,6 @@ from .config import (
 )
 from .decorators import model, tool
 from .event_loop import CANCELLATIONS
-from .facts import AttemptFacts, CapabilityFacts, Cleaner, CounterFacts, Facts, StepFacts
 from .forking import fork
 from .journal import TASK
 from .loop import Restarted
@@ -70,7 +69,6 @@ from .outside import (
 )
 from .recovery import position_of
 from .refusals import About, Refusal, approved_before, asks_about, decline, describe, standing
-from .report import Analysis, Brief, ErrorReporter, LLMAnalyst, Report, report_of
 from .resume import MissingArguments, Recovered
 from .returning import WAITS, Point, foretell, point_of_return
 from .run import Guidance, Recorder, current, sees_requests
@@ -120,25 +118,16 @@ __all__ = [
     "About",
     "Agent",
     "AgentLike",
-    "Analysis",
-    "AttemptFacts",
     "Begun",
-    "Brief",
     "CallDenied",
-    "CapabilityFacts",
     "Change",
     "Checks",
-    "Cleaner",
     "Compensator",
-    "CounterFacts",
     "Durability",
-    "ErrorReporter",
-    "Facts",
     "FirstAnswer",
     "Guard",
     "GuardedCall",
     "Guidance",
-    "LLMAnalyst",
     "Manifest",
     "MissingArguments",
     "Options",
@@ -148,13 +137,11 @@ __all__ = [
     "Recovered",
     "Refusal",
     "Refused",
-    "Report",
     "Restarted",
     "Returns",
     "Reused",
     "Run",
     "RunsOnAgent",
-    "StepFacts",
     "Tool",
     "Watching",
     "agent",
@@ -202,7 +189,6 @@ __all__ = [
     "question_at",
     "read_function",
     "record_call",
-    "report_of",
     "resolve",
     "restored",
     "says_the_same",

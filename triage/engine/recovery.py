@@ -59,6 +59,8 @@ from triage.core import (
     words_of,
 )
 from triage.core.waiting import LONG_WAIT_S
+from triage.reports.analysis import report_of
+from triage.reports.effects import not_undone, tried
 from triage.strategies import FailurePolicy, delay_of, limit_of, warn_of_retries_in
 
 from .approvals import Question, Waiting, digest_of, time_of
@@ -67,8 +69,6 @@ from .compensation import (
     available,
     behind,
     calls_kept,
-    not_undone,
-    tried,
     undo,
     undo_all,
     undone_before,
@@ -76,7 +76,6 @@ from .compensation import (
 from .journal import Session
 from .outside import end_inner
 from .refusals import refusal_hint, refused_before, standing
-from .report import report_of
 from .returning import (
     START,
     Impasse,

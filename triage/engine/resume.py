@@ -49,6 +49,7 @@ from triage.core import (
     plain,
 )
 from triage.core.waiting import LONG_WAIT_S
+from triage.reports.analysis import report_of
 from triage.stores import Store, ticks
 from triage.strategies import delay_of
 
@@ -85,7 +86,6 @@ from .recovery import (
     unsafe,
 )
 from .refusals import standing
-from .report import report_of
 from .run import NO_GUIDANCE, Guidance
 from .tools import Function
 from .undeclared import carries_turns, repeats_changes

@@ -32,9 +32,10 @@ from triage.core.state import fold
 from triage.engine.agent import Agent
 from triage.engine.calls import Run
 from triage.engine.config import Checks, Durability
-from triage.engine.facts import CapabilityFacts, CounterFacts, Facts, StepFacts
-from triage.engine.report import ErrorReporter, Report, report_of
 from triage.engine.resume import Recovered
+from triage.reports.analysis import ErrorReporter, report_of
+from triage.reports.facts import CapabilityFacts, CounterFacts, Facts, StepFacts
+from triage.reports.report import Report
 from triage.stores.base import Store
 from triage.strategies.limits import Limits
 from triage.strategies.ready_made import Backoff

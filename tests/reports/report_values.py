@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from triage import Diagnosis, ErrorInfo, FailureContext, FailureType, Retry, Step, Trajectory, Usage
 from triage.core import Attempt, Evidence
-from triage.engine import AttemptFacts, CapabilityFacts, CounterFacts, Facts, StepFacts
+from triage.reports import AttemptFacts, CapabilityFacts, CounterFacts, Facts, StepFacts
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 RUN = "run-4711-abcdef"

@@ -9,7 +9,7 @@ import os
 import pickle
 import re
 import threading
-from typing import Any, get_args
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import trio
@@ -18,19 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import astuple, replace
-from report_values import (
-    DIAGNOSIS,
-    ERROR,
-    HOSTILE,
-    PLAN,
-    RUN,
-    SECRET,
-    VALUES,
-    Broken,
-    Loud,
-    Mute,
-    context,
-)
 from support import FakeEnvironment, always
 from tables import table
 
@@ -51,7 +38,7 @@ from triage import (
     UsageError,
 )
 from triage.core import Redactor, TriageFatalError, Usage, faults, fold
-from triage.engine import (
+from triage.reports import (
     Analysis,
     AttemptFacts,
     CapabilityFacts,
@@ -62,8 +49,21 @@ from triage.engine import (
     StepFacts,
     report_of,
 )
-from triage.engine.facts import kinds_of
 from triage.stores import MemoryStore
+
+from .report_values import (
+    DIAGNOSIS,
+    ERROR,
+    HOSTILE,
+    PLAN,
+    RUN,
+    SECRET,
+    VALUES,
+    Broken,
+    Loud,
+    Mute,
+    context,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -217,18 +217,20 @@ NUMBER = st.floats(allow_nan=False, allow_infinity=False, width=32)
 def records(cls: Any) -> st.SearchStrategy[Any]:
     """Records of this class with any plain values."""
 
-    def field(kind: Any) -> st.SearchStrategy[Any]:
+    def field(hint: Any) -> st.SearchStrategy[Any]:
+        parts = [kind for kind in get_args(hint) if kind not in (type(None), ...)]
         simple: dict[Any, Any] = {
-            str: TEXT, int: st.integers(), float: NUMBER, bool: st.booleans()
+            Any: TEXT, str: TEXT, int: st.integers(), float: NUMBER, bool: st.booleans()
         }  # fmt: skip
-        if kind in simple:
-            found: st.SearchStrategy[Any] = simple[kind]
+        if hint in simple:
+            found: st.SearchStrategy[Any] = simple[hint]
             return found
-        inner = get_args(kind)[0]
-        items = TEXT if inner is str else records(inner)
+        if get_origin(hint) is not tuple:
+            return field(parts[0])
+        items = TEXT if parts == [str] else records(parts[0])
         return st.lists(items, max_size=3).map(tuple)
 
-    return st.builds(cls, **{name: field(kind) for name, kind in kinds_of(cls).items()})
+    return st.builds(cls, **{name: field(hint) for name, hint in get_type_hints(cls).items()})
 
 
 REPORTS = st.builds(
@@ -589,7 +591,7 @@ def test_the_last_resort_is_a_constant_sentence(caplog: pytest.LogCaptureFixture
 
     report = ErrorReporter(environment=NoClock()).facts(context())
     assert report.completeness == "minimal"
-    assert "of a FailureContext nothing could be read" in report.to_text("developer")
+    assert "nothing could be read of a FailureContext" in report.to_text("developer")
     (told,) = caplog.records
     assert (told.levelname, told.name) == ("ERROR", "triage")
     assert "severity fatal" in told.getMessage()

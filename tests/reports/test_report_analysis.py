@@ -12,11 +12,20 @@ import anyio
 import openai
 import pytest
 from llm_server import fails, raw, refuses, says, serving, silent
-from report_values import DIAGNOSIS, RUN, SECRET, context
 from tables import table
 
 from triage import UsageError
-from triage.engine import Analysis, Brief, CapabilityFacts, ErrorReporter, Facts, LLMAnalyst, Report
+from triage.reports import (
+    Analysis,
+    Brief,
+    CapabilityFacts,
+    ErrorReporter,
+    Facts,
+    LLMAnalyst,
+    Report,
+)
+
+from .report_values import DIAGNOSIS, RUN, SECRET, context
 
 pytestmark = pytest.mark.anyio
 

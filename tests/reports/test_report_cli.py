@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from triage.cli import main
-from triage.engine import Report
+from triage.reports import Report
 
 AGENT = """
 from triage import Agent, Escalate, FailurePolicy, Step
