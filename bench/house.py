@@ -270,7 +270,7 @@ def files_of_the_trip() -> int:
             sys.setprofile(watch)
             raise ValueError(task)
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type] # None is what removes it
+        threading.setprofile(None)
         return _triage_hint
 
     asyncio.run(Agent(fails_once).run("expected JSON"))

@@ -23,7 +23,7 @@ from triage import (
 )
 from triage.adapters import shrunk_chat
 from triage.core import ActionChosen, AttemptFailed, Reply, RunSuspended, WatchNoticed
-from triage.core.messages.neutral import Shrink
+from triage.core.messages.receipts import Shrink
 from triage.engine import GuardedCall
 from triage.stores import open_store
 

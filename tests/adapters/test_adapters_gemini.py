@@ -12,7 +12,8 @@ from tables import table
 
 from triage.adapters import hinted_gemini, read_gemini, repair_gemini, said_gemini, shrunk_gemini
 from triage.core import Usage
-from triage.core.messages.neutral import LOST, Asked, Shrink
+from triage.core.messages.neutral import LOST, Asked
+from triage.core.messages.receipts import Shrink
 
 CALL = {"functionCall": {"id": "a", "name": "charge", "args": {"cents": 3}}}
 ANSWER: dict[str, Any] = {

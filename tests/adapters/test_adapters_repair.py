@@ -23,8 +23,10 @@ from triage.adapters import (
 )
 from triage.core.messages.cohere import COHERE
 from triage.core.messages.converse import CONVERSE
-from triage.core.messages.neutral import LOST, Repaired, says
+from triage.core.messages.neutral import LOST
 from triage.core.messages.ollama import OLLAMA
+from triage.core.messages.reading import says
+from triage.core.messages.wires import Repaired
 from triage.testing.adapter_contract import Request, check_wire
 
 

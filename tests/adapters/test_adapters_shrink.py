@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from triage.adapters import shrunk_anthropic, shrunk_chat, shrunk_gemini, shrunk_responses
 from triage.core.messages.cohere import COHERE
 from triage.core.messages.converse import CONVERSE
-from triage.core.messages.neutral import Shrink
 from triage.core.messages.ollama import OLLAMA
+from triage.core.messages.receipts import Shrink
 
 EFFECTS = {"pay": "once", "set": "idempotent", "read": "read", "do": "unknown"}
 LONG = "x" * 1_000

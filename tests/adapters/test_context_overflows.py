@@ -34,7 +34,7 @@ from triage.adapters.anthropic import run_tools as run_anthropic
 from triage.adapters.openai import record as record_openai
 from triage.adapters.openai import run_tools as run_openai
 from triage.core import ActionChosen, Event, capture
-from triage.core.messages.neutral import Shrink
+from triage.core.messages.receipts import Shrink
 from triage.testing import VirtualTime
 
 sdk.set_tracing_disabled(disabled=True)

@@ -37,7 +37,7 @@ from triage import (
 from triage.adapters import shrunk_chat
 from triage.adapters.mcp import record
 from triage.core import CallFinished, Event
-from triage.core.messages.neutral import Shrink
+from triage.core.messages.receipts import Shrink
 from triage.stores import MemoryStore
 from triage.testing.adapter_contract import Fails, Rule, Script, asks
 from triage.testing.adapter_contract import call as wanted

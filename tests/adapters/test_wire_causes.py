@@ -17,7 +17,7 @@ from tables import covering, table
 
 from triage import Agent, FailurePolicy, Step, TriageEscalationError
 from triage.core import ActionChosen, AttemptFailed, Cause, Event, FailureType, TriageError
-from triage.core.messages.neutral import max_tokens_of, with_limit
+from triage.core.messages.reading import max_tokens_of, with_limit
 from triage.strategies import ask_again
 from triage.testing import VirtualTime
 from triage.testing.adapter_contract import (

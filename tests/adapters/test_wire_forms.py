@@ -18,8 +18,10 @@ from triage.core import Usage
 from triage.core.messages.anthropic import ANTHROPIC
 from triage.core.messages.cohere import COHERE as COHERE_WIRE
 from triage.core.messages.converse import CONVERSE as CONVERSE_WIRE
-from triage.core.messages.neutral import Asked, ProviderWire, max_tokens_of, tools_of
+from triage.core.messages.neutral import Asked
 from triage.core.messages.ollama import OLLAMA as OLLAMA_WIRE
+from triage.core.messages.reading import max_tokens_of, tools_of
+from triage.core.messages.wires import ProviderWire
 
 from .hosted_models import (
     CLAUDE,

@@ -61,8 +61,10 @@ from triage.core.errors import UsageError
 from triage.core.events import ApprovalAsked, ApprovalGiven
 from triage.core.failures import ErrorInfo
 from triage.core.json_values import digest, plain
-from triage.core.messages.neutral import ENDINGS, Answer, Shrink, mapping
-from triage.core.messages.neutral import arguments as read_arguments
+from triage.core.messages.neutral import ENDINGS, Answer
+from triage.core.messages.reading import arguments as read_arguments
+from triage.core.messages.reading import mapping
+from triage.core.messages.receipts import Shrink
 from triage.core.observers import child_logger
 from triage.core.steps import Step, effect_of
 from triage.core.taxonomy import UNSAFE, Cause, Effect, FailureType, infer_effect

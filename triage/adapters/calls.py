@@ -26,7 +26,9 @@ from triage.core.capture import capture
 from triage.core.environment import in_event_loop
 from triage.core.failures import ErrorInfo
 from triage.core.json_values import digest, plain
-from triage.core.messages.neutral import MAX_TOKENS, Answer, ending_of, mapping, refused_request
+from triage.core.messages.neutral import Answer, ending_of
+from triage.core.messages.reading import MAX_TOKENS, mapping
+from triage.core.messages.wires import refused_request
 from triage.core.state import is_reused
 from triage.core.steps import Step, Usage
 from triage.core.taxonomy import Effect, infer_effect

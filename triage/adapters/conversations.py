@@ -17,8 +17,9 @@ from triage.core.failures import Attempt
 from triage.core.messages.anthropic import ANTHROPIC
 from triage.core.messages.chat import CHAT
 from triage.core.messages.gemini import GEMINI
-from triage.core.messages.neutral import LOST, Asked, Outcome, Repaired, Wire, outcome_unknown
+from triage.core.messages.neutral import LOST, Asked, Outcome, outcome_unknown
 from triage.core.messages.responses import RESPONSES
+from triage.core.messages.wires import Repaired, Wire
 from triage.core.state import WITHIN, is_reused
 from triage.core.steps import Step
 from triage.core.taxonomy import Cause, FailureType

@@ -23,8 +23,8 @@ from typing import Any
 
 from triage.core.capture import hint, not_attempted
 from triage.core.json_values import plain
-from triage.core.messages import neutral
-from triage.core.messages.neutral import listed, mapping
+from triage.core.messages import neutral, reading, wires
+from triage.core.messages.reading import listed, mapping
 from triage.core.taxonomy import Cause, FailureType
 from triage.strategies.retry_layers import RetryLayer
 
@@ -80,9 +80,9 @@ def _read_answer(data: Any) -> neutral.Answer:
     reasons = map(about.get, ("finish_reason", "stop_reason", "done_reason"))
     ended = next(filter(None, reasons), None)
     return neutral.Answer(
-        neutral.content_text(kept.get("content", "")),
+        reading.content_text(kept.get("content", "")),
         tuple(neutral.Asked(one["id"] or "", one["name"] or "", one["args"]) for one in calls),
-        neutral.usage_of(kept.get("usage_metadata"), about.get("model_name")),
+        reading.usage_of(kept.get("usage_metadata"), about.get("model_name")),
         ended.lower() if isinstance(ended, str) else None,
     )
 
@@ -111,9 +111,9 @@ def _described(
     return {
         "form": ANSWER,
         "request": [type(model).__name__, name or None, key],
-        "said": said[: neutral.MOST_SHOWN],
+        "said": said[: wires.MOST_SHOWN],
         "model": name,
-        "max_tokens": neutral.max_tokens_of(options) or neutral.max_tokens_of(vars(model)),
+        "max_tokens": reading.max_tokens_of(options) or reading.max_tokens_of(vars(model)),
         "tools": options.get("tools") or (),
     }
 
@@ -125,7 +125,7 @@ def _new_in(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 def _hinted(messages: Sequence[BaseMessage], hint: str | None) -> list[BaseMessage]:
     """The messages with the hint as the user's last one, unless they contain it already."""
-    is_said = not hint or any(neutral.says(message.content, hint) for message in messages)
+    is_said = not hint or any(reading.says(message.content, hint) for message in messages)
     return [*messages] if is_said or not hint else [*messages, HumanMessage(hint)]
 
 
@@ -141,7 +141,7 @@ def result_form(name: str, call: str) -> Form:
     def load(data: Any) -> Any:
         if _OWN in mapping(data):
             return _serializer().loads_typed(("msgpack", b64decode(data[_OWN])))
-        kept = mapping(data).get(_MESSAGE, {"content": neutral.as_text(data)})
+        kept = mapping(data).get(_MESSAGE, {"content": reading.as_text(data)})
         return ToolMessage(tool_call_id=call, name=name, **kept)
 
     def shown(data: Any) -> Any:
@@ -264,7 +264,7 @@ def last_message(result: Any) -> BaseMessage | None:
 
 
 def _words(message: BaseMessage) -> str:
-    return neutral.content_text(message.content)
+    return reading.content_text(message.content)
 
 
 def model_name(model: Any) -> str:

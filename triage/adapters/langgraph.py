@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, cast
 
 from triage.core.errors import UsageError
 from triage.core.events import StepRecorded
-from triage.core.messages.neutral import Asked, content_text
+from triage.core.messages.neutral import Asked
+from triage.core.messages.reading import content_text
 from triage.core.steps import Step
 from triage.core.taxonomy import Cause, FailureType
 from triage.engine.approvals import MODEL

@@ -26,7 +26,7 @@ import anyio
 from triage.core.capture import hint, not_attempted
 from triage.core.errors import UsageError, misuse
 from triage.core.foreign import frames_of
-from triage.core.messages.neutral import as_text, content_text, listed, mapping
+from triage.core.messages.reading import as_text, content_text, listed, mapping
 from triage.core.observers import logger
 from triage.core.steps import effect_of
 from triage.core.taxonomy import Cause, Effect, FailureType

@@ -19,7 +19,9 @@ from triage.adapters.wire.bodies import response_in
 from triage.adapters.wire.clients import is_recorded, recorded_client
 from triage.core.errors import check_count, misuse
 from triage.core.manifest import Manifest, schema_of
-from triage.core.messages.neutral import Asked, ProviderWire, as_data, ending_of, text_of
+from triage.core.messages.neutral import Asked, ending_of, text_of
+from triage.core.messages.reading import as_data
+from triage.core.messages.wires import ProviderWire
 from triage.engine.call_keys import tally
 from triage.engine.calls import Run
 from triage.engine.run import current

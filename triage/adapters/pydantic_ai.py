@@ -26,7 +26,8 @@ from typing import Any, ClassVar, Self
 
 from triage.core.capture import hint
 from triage.core.json_values import plain
-from triage.core.messages.neutral import Answer, Asked, arguments, as_text, mapping, usage_of
+from triage.core.messages.neutral import Answer, Asked
+from triage.core.messages.reading import arguments, as_text, mapping, usage_of
 from triage.core.taxonomy import Cause, FailureType
 from triage.strategies.retry_layers import RetryLayer
 

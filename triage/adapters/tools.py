@@ -19,7 +19,7 @@ from triage.core.errors import UsageError, misuse
 from triage.core.json_values import plain
 from triage.core.manifest import manifest_of
 from triage.core.messages.neutral import ENDINGS, Asked
-from triage.core.messages.neutral import arguments as read_arguments
+from triage.core.messages.reading import arguments as read_arguments
 from triage.core.steps import Step
 from triage.core.taxonomy import Cause, Effect, FailureType
 from triage.engine.approvals import CUT

@@ -21,7 +21,7 @@ from triage.core.actions import Abort, Action
 from triage.core.diagnosis import Diagnosis
 from triage.core.errors import UsageError
 from triage.core.failures import FailureContext
-from triage.core.messages.neutral import tools_of
+from triage.core.messages.reading import tools_of
 from triage.core.quoting import action_text, counted, json_text, one_line
 from triage.core.redaction import redact
 from triage.core.steps import Step, Trajectory, Usage

@@ -63,7 +63,8 @@ from triage.core.asking import TooSlow, ask_here, deadline_of
 from triage.core.asking import ask as ask_user
 from triage.core.constructors import Struct
 from triage.core.messages import read_answer
-from triage.core.messages.neutral import ending_of, refused_request
+from triage.core.messages.neutral import ending_of
+from triage.core.messages.wires import refused_request
 from triage.core.waiting import after_a_while
 from triage.strategies import Preset
 

@@ -40,7 +40,8 @@ from triage.core import (
     redact,
 )
 from triage.core.asking import TooSlow, ask, deadline_of, in_worker
-from triage.core.messages.neutral import ENDINGS, content_text
+from triage.core.messages.neutral import ENDINGS
+from triage.core.messages.reading import content_text
 
 from .approvals import MODEL
 from .call_keys import SAID

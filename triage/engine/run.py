@@ -47,7 +47,7 @@ from triage.core import (
 )
 from triage.core.asking import scheduler
 from triage.core.constructors import Struct
-from triage.core.messages.neutral import with_receipts
+from triage.core.messages.receipts import with_receipts
 from triage.strategies import Limits
 
 from .event_loop import Cancellations, current_caller, current_task

@@ -16,7 +16,7 @@ from triage.core.constructors import Struct
 from triage.core.errors import check_count, closest, misuse
 from triage.core.failures import MAX_FIELDS, FailureContext, fields_of
 from triage.core.json_values import plain
-from triage.core.messages.neutral import MAX_TOKENS
+from triage.core.messages.reading import MAX_TOKENS
 from triage.core.patterns import Pattern
 from triage.core.quoting import as_json, call_text, quote
 from triage.core.redaction import redact

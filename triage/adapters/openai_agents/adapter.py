@@ -25,7 +25,8 @@ from triage.adapters.tools import refusal_of
 from triage.core.capture import hint, not_attempted
 from triage.core.errors import UsageError
 from triage.core.json_values import plain
-from triage.core.messages.neutral import ENDINGS, Asked, arguments, as_text
+from triage.core.messages.neutral import ENDINGS, Asked
+from triage.core.messages.reading import arguments, as_text
 from triage.core.messages.responses import RESPONSES
 from triage.core.state import label_of
 from triage.core.taxonomy import UNSAFE, Category, Cause, Effect, FailureType

@@ -11,7 +11,7 @@ of triage and plain steps. What cannot be read becomes a `Problem` with its line
 
 from __future__ import annotations
 
-from triage.core.messages.neutral import tools_of
+from triage.core.messages.reading import tools_of
 
 from .reading import FORMATS, Detection, Reading, Recording, detect, read, stream
 from .trajectories import Problem, Trace, error_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from triage.core.failures import ErrorInfo
-from triage.core.messages import neutral
+from triage.core.messages import neutral, reading
 from triage.core.steps import Trajectory
 
 from .trajectories import Conversation, Problem, Problems, Trace, error_named
@@ -81,8 +81,8 @@ class _Assembly:
             operation = _operation(span)
             if operation:
                 self._conversation.tools.update(
-                    neutral.tools_of(
-                        neutral.arguments(span.attributes.get("gen_ai.tool.definitions"))
+                    reading.tools_of(
+                        reading.arguments(span.attributes.get("gen_ai.tool.definitions"))
                     )
                 )
             if operation == _TOOL:
@@ -111,8 +111,8 @@ class _Assembly:
         result = given.get("gen_ai.tool.call.result", given.get("gen_ai.tool.message"))
         self._conversation.add(
             action="call",
-            tool_called=neutral.text_or_none(given.get("gen_ai.tool.name")) or span.name or "?",
-            tool_input=neutral.arguments(given.get("gen_ai.tool.call.arguments")),
+            tool_called=reading.text_or_none(given.get("gen_ai.tool.name")) or span.name or "?",
+            tool_input=reading.arguments(given.get("gen_ai.tool.call.arguments")),
             tool_output=result,
             **_ending(span, fault),
         )
@@ -122,7 +122,7 @@ class _Assembly:
         self._hear(_inputs(span))
         said = _outputs(span)
         endings = [one.ended for one in said if one.ended]
-        endings += neutral.listed(given.get("gen_ai.response.finish_reasons"))
+        endings += reading.listed(given.get("gen_ai.response.finish_reasons"))
         counts = {
             key.removeprefix("gen_ai.usage."): value
             for key, value in given.items()
@@ -133,8 +133,8 @@ class _Assembly:
             "model",
             "\n".join(one.text for one in said if one.text),
             tuple(call for one in said for call in one.calls if not self._has_span(call)),
-            usage=neutral.usage_of(counts, model),
-            ended=neutral.text_or_none(endings[0]) if endings else None,
+            usage=reading.usage_of(counts, model),
+            ended=reading.text_or_none(endings[0]) if endings else None,
         )
         steps = self._conversation.steps
         before = len(steps)
@@ -161,7 +161,7 @@ class _Assembly:
 
 def _hashable(given: dict[str, Any]) -> dict[str, str | None]:
     return {
-        name: neutral.text_or_none(given.get(name))
+        name: reading.text_or_none(given.get(name))
         for name in ("gen_ai.tool.call.id", "gen_ai.tool.name")
     }
 
@@ -205,28 +205,28 @@ class Span(NamedTuple):
         kind = self.attributes.get("error.type")
         if self.status != _ERROR and not (kind and self.status != _OK):
             return None
-        status = neutral.number(self.attributes.get("http.response.status_code"))
+        status = reading.number(self.attributes.get("http.response.status_code"))
         if isinstance(kind, str) and kind.isdecimal():
-            status, kind = neutral.number(kind), None
+            status, kind = reading.number(kind), None
         code = None if status is None else int(status)
         if raised:
             given = raised[-1]
             name = (
-                neutral.as_text(given.get("exception.type")) or neutral.as_text(kind) or "Exception"
+                reading.as_text(given.get("exception.type")) or reading.as_text(kind) or "Exception"
             )
-            text = neutral.as_text(given.get("exception.message")) or self.message
+            text = reading.as_text(given.get("exception.message")) or self.message
             return error_named(name, text, status_code=code)
         return error_named(
-            neutral.as_text(kind) or "Exception", self.message or "it failed", status_code=code
+            reading.as_text(kind) or "Exception", self.message or "it failed", status_code=code
         )
 
 
 def _spans_of(value: Any, line: int, tell: neutral.Tell) -> Iterator[Span]:
     found = False
-    for resource in neutral.listed(_either(value, "resourceSpans", "resource_spans")):
+    for resource in reading.listed(_either(value, "resourceSpans", "resource_spans")):
         scopes = _either(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")
-        for scope in neutral.listed(scopes):
-            for entry in neutral.listed(neutral.mapping(scope).get("spans")):
+        for scope in reading.listed(scopes):
+            for entry in reading.listed(reading.mapping(scope).get("spans")):
                 found = True
                 if isinstance(entry, dict):
                     yield _span(entry, line)
@@ -237,24 +237,24 @@ def _spans_of(value: Any, line: int, tell: neutral.Tell) -> Iterator[Span]:
 
 
 def _span(entry: dict[str, Any], line: int) -> Span:
-    status = neutral.mapping(entry.get("status"))
+    status = reading.mapping(entry.get("status"))
     code = status.get("code")
-    events = [neutral.mapping(event) for event in neutral.listed(entry.get("events"))]
+    events = [reading.mapping(event) for event in reading.listed(entry.get("events"))]
     return Span(
         line,
-        neutral.as_text(_either(entry, "traceId", "trace_id")),
-        neutral.as_text(_either(entry, "spanId", "span_id")),
-        neutral.as_text(_either(entry, "parentSpanId", "parent_span_id")),
-        neutral.as_text(entry.get("name")),
-        neutral.number(_either(entry, "startTimeUnixNano", "start_time_unix_nano")) or 0.0,
-        neutral.number(_either(entry, "endTimeUnixNano", "end_time_unix_nano")) or 0.0,
+        reading.as_text(_either(entry, "traceId", "trace_id")),
+        reading.as_text(_either(entry, "spanId", "span_id")),
+        reading.as_text(_either(entry, "parentSpanId", "parent_span_id")),
+        reading.as_text(entry.get("name")),
+        reading.number(_either(entry, "startTimeUnixNano", "start_time_unix_nano")) or 0.0,
+        reading.number(_either(entry, "endTimeUnixNano", "end_time_unix_nano")) or 0.0,
         _attributes_of(entry.get("attributes")),
         [
-            (neutral.as_text(event.get("name")), _attributes_of(event.get("attributes")))
+            (reading.as_text(event.get("name")), _attributes_of(event.get("attributes")))
             for event in events
         ],
-        _STATUS.get(code, 0) if isinstance(code, str) else int(neutral.number(code) or 0),
-        neutral.text_or_none(status.get("message")) or "",
+        _STATUS.get(code, 0) if isinstance(code, str) else int(reading.number(code) or 0),
+        reading.text_or_none(status.get("message")) or "",
     )
 
 
@@ -264,7 +264,7 @@ def _attributes_of(value: object) -> dict[str, Any]:
         return value
     return {
         entry["key"]: _value_of(entry.get("value"), _DEEPEST)
-        for entry in map(neutral.mapping, neutral.listed(value))
+        for entry in map(reading.mapping, reading.listed(value))
         if isinstance(entry.get("key"), str)
     }
 
@@ -282,20 +282,20 @@ def _value_of(value: object, depth: int) -> Any:
     if kind in ("arrayValue", "array_value"):
         return [
             _value_of(item, depth - 1)
-            for item in neutral.listed(neutral.mapping(held).get("values"))
+            for item in reading.listed(reading.mapping(held).get("values"))
         ]
     if kind in ("kvlistValue", "kvlist_value"):
         return {
-            neutral.as_text(neutral.mapping(item).get("key")): _value_of(
-                neutral.mapping(item).get("value"), depth - 1
+            reading.as_text(reading.mapping(item).get("key")): _value_of(
+                reading.mapping(item).get("value"), depth - 1
             )
-            for item in neutral.listed(neutral.mapping(held).get("values"))
+            for item in reading.listed(reading.mapping(held).get("values"))
         }
     return held
 
 
 def _either(value: object, *names: str) -> Any:
-    found = neutral.mapping(value)
+    found = reading.mapping(value)
     return next((found[name] for name in names if name in found), None)
 
 
@@ -318,7 +318,7 @@ def _inputs(span: Span) -> list[neutral.Message]:
         if name in ("gen_ai.user.message", "gen_ai.tool.message"):
             said.append(_message({"role": name.split(".")[1], **body}))
         elif name == "gen_ai.content.prompt":
-            said += _all(neutral.arguments(given.get("gen_ai.prompt")))
+            said += _all(reading.arguments(given.get("gen_ai.prompt")))
     return said or _indexed(span.attributes, "prompt")
 
 
@@ -331,10 +331,10 @@ def _outputs(span: Span) -> list[neutral.Message]:
     for name, given in span.events:
         if name == "gen_ai.choice":
             body = _body(given)
-            message = {**body, **neutral.mapping(neutral.arguments(body.get("message")))}
+            message = {**body, **reading.mapping(reading.arguments(body.get("message")))}
             said.append(_message({"role": "assistant", **message}))
         elif name == "gen_ai.content.completion":
-            said += _all(neutral.arguments(given.get("gen_ai.completion")))
+            said += _all(reading.arguments(given.get("gen_ai.completion")))
     return said or _indexed(span.attributes, "completion")
 
 
@@ -343,7 +343,7 @@ def _messages(span: Span, name: str) -> list[neutral.Message]:
     for event, given in span.events:
         if value is None and event == "gen_ai.client.inference.operation.details":
             value = given.get(name)
-    return _all(neutral.arguments(value))
+    return _all(reading.arguments(value))
 
 
 def _all(value: object) -> list[neutral.Message]:
@@ -353,30 +353,30 @@ def _all(value: object) -> list[neutral.Message]:
 
 def _body(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of an event, which may be one JSON text."""
-    return {**given, **neutral.mapping(neutral.arguments(given.get("gen_ai.event.content")))}
+    return {**given, **reading.mapping(reading.arguments(given.get("gen_ai.event.content")))}
 
 
 def _message(entry: Mapping[str, Any]) -> neutral.Message:
-    said = neutral.as_text(entry.get("role"))
+    said = reading.as_text(entry.get("role"))
     role = _ROLES.get(said, "system")
-    ended = neutral.text_or_none(entry.get("finish_reason"))
+    ended = reading.text_or_none(entry.get("finish_reason"))
     parts = entry.get("parts")
-    calls = _calls(neutral.listed(neutral.arguments(entry.get("tool_calls"))))
+    calls = _calls(reading.listed(reading.arguments(entry.get("tool_calls"))))
     if not isinstance(parts, list):
-        content = neutral.arguments(entry.get("content"))
+        content = reading.arguments(entry.get("content"))
         if role == "tool":
-            call = neutral.as_text(entry.get("id", entry.get("tool_call_id")))
+            call = reading.as_text(entry.get("id", entry.get("tool_call_id")))
             return neutral.Message(
-                role, results=(neutral.Result(call, neutral.result_value(content)),)
+                role, results=(neutral.Result(call, reading.result_value(content)),)
             )
-        words = neutral.content_text(content if isinstance(content, list) else entry.get("content"))
+        words = reading.content_text(content if isinstance(content, list) else entry.get("content"))
         return neutral.Message(role, words, calls, ended=ended)
-    found = [neutral.mapping(part) for part in parts[:_MOST]]
+    found = [reading.mapping(part) for part in parts[:_MOST]]
     words = "\n".join(
-        neutral.as_text(part.get("content")) for part in found if part.get("type") == "text"
+        reading.as_text(part.get("content")) for part in found if part.get("type") == "text"
     )
     results = tuple(
-        neutral.Result(neutral.as_text(part.get("id")), part.get("response", part.get("result")))
+        neutral.Result(reading.as_text(part.get("id")), part.get("response", part.get("result")))
         for part in found
         if part.get("type") == "tool_call_response"
     )
@@ -387,13 +387,13 @@ def _message(entry: Mapping[str, Any]) -> neutral.Message:
 def _calls(entries: Iterable[object]) -> tuple[neutral.Asked, ...]:
     made: list[neutral.Asked] = []
     for entry in entries:
-        call = neutral.mapping(entry)
-        inner = neutral.mapping(call.get("function")) or call
-        name = neutral.text_or_none(inner.get("name"))
+        call = reading.mapping(entry)
+        inner = reading.mapping(call.get("function")) or call
+        name = reading.text_or_none(inner.get("name"))
         if name is not None:
             made.append(
                 neutral.Asked(
-                    neutral.as_text(call.get("id")), name, neutral.arguments(inner.get("arguments"))
+                    reading.as_text(call.get("id")), name, reading.arguments(inner.get("arguments"))
                 )
             )
     return tuple(made)

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from triage.core.errors import StoreError, UsageError
 from triage.core.events import AttemptStarted
-from triage.core.messages import neutral
+from triage.core.messages import neutral, reading, wires
 from triage.core.messages.anthropic import ANTHROPIC as ANTHROPIC_WIRE
 from triage.core.messages.chat import CHAT
 from triage.core.messages.gemini import GEMINI as GEMINI_WIRE
-from triage.core.messages.neutral import number
+from triage.core.messages.reading import number
 from triage.core.messages.responses import RESPONSES as RESPONSES_WIRE
 from triage.core.state import RunState
 from triage.core.steps import Step, Trajectory
@@ -109,11 +109,11 @@ def _text(text: str, held: list[Value | Problem]) -> Iterator[Value | Problem]:
     for at, line in enumerate(text.split("\n"), 1):
         try:
             event = (
-                neutral.mapping(parsed(line.removeprefix("data:"))) if line[:5] == "data:" else {}
+                reading.mapping(parsed(line.removeprefix("data:"))) if line[:5] == "data:" else {}
             )
         except ValueError:
             continue
-        error = event.get("error") or neutral.mapping(event.get("response")).get("error")
+        error = event.get("error") or reading.mapping(event.get("response")).get("error")
         if error:
             yield Value(at, {"error": error})
             return
@@ -441,7 +441,7 @@ def _traces(found: Iterable[Value | Problem], name: str) -> Iterator[Trace | Pro
 class _Conversations:
     """Conversations: each record is one, or the whole file is one and each record a message."""
 
-    def __init__(self, name: str, wire: neutral.Wire) -> None:
+    def __init__(self, name: str, wire: wires.Wire) -> None:
         self._name, self._wire = name, wire
         self._loose: Conversation | None = None
         self._line = 0
@@ -457,7 +457,7 @@ class _Conversations:
             self._take(value, self._loose, problems.tell)
             yield from problems
             return
-        record = neutral.mapping(value)
+        record = reading.mapping(value)
         conversation = Conversation(record.get("task"))
         self._take(value, conversation, problems.tell)
         conversation.error = conversation.error or error_of(record.get("error") or None)
@@ -483,7 +483,7 @@ class _Conversations:
             return "parts" in value
         if self._name != RESPONSES:
             return "role" in value
-        is_call = neutral.as_text(value.get("type")).endswith(("_call", "_output"))
+        is_call = reading.as_text(value.get("type")).endswith(("_call", "_output"))
         is_response = value.get("object") == "response" or ("output" in value and not is_call)
         return ("type" in value or "role" in value) and not is_response
 
@@ -500,7 +500,7 @@ class _Conversations:
                 message = replace(message, results=tuple(map(_unwrapped, message.results)))
             into.take(message, tell)
         else:
-            into.tools.update(neutral.tools_of(value.get("tools") or value.get("functions")))
+            into.tools.update(reading.tools_of(value.get("tools") or value.get("functions")))
             given = value.get({RESPONSES: "input", GEMINI: "contents"}.get(self._name, "messages"))
             if isinstance(given, str):
                 into.take(neutral.Message("user", given), tell)
@@ -515,18 +515,18 @@ class _Conversations:
         """Add the answer in a record to a conversation; return False if there is none."""
         choices, output, answer = map(record.get, ("choices", "output", "response"))
         if self._name == OPENAI and isinstance(choices, list) and choices:
-            if isinstance(neutral.mapping(choices[0]).get("message"), dict):
+            if isinstance(reading.mapping(choices[0]).get("message"), dict):
                 into.take(CHAT.choice(record), tell)
             else:
                 tell("a choice has no message", "a streamed answer must be put together first")
         elif self._name == RESPONSES and isinstance(output, list):
             before = len(into.steps)
             self._take(output, into, tell)
-            usage = neutral.usage_of(record.get("usage"), record.get("model"))
+            usage = reading.usage_of(record.get("usage"), record.get("model"))
             if usage is not None:
                 grown = len(into.steps) > before
                 (into.steps[-1] if grown else into.add(action="model"))["usage"] = usage
-            reason = neutral.mapping(record.get("incomplete_details")).get("reason")
+            reason = reading.mapping(record.get("incomplete_details")).get("reason")
             into.error = error_of(record.get("error") or None) or neutral.ending_of(reason)
         elif self._name == GEMINI and isinstance(record.get("candidates"), list):
             made = GEMINI_WIRE.answer(record)
@@ -555,8 +555,8 @@ def _unwrapped(result: neutral.Result) -> neutral.Result:
 def _trace(trajectory: Trajectory, name: str, line: int, record: Mapping[str, Any]) -> Trace:
     fields = {key: value for key, value in record.items() if key not in _HEAVY}
     names = ("id", "trace_id", "conversation_id", "custom_id")
-    known = next((neutral.as_text(fields[key]) for key in names if fields.get(key)), "")
-    return Trace(trajectory, name, line, known, neutral.text_or_none(fields.get("outcome")), fields)
+    known = next((reading.as_text(fields[key]) for key in names if fields.get(key)), "")
+    return Trace(trajectory, name, line, known, reading.text_or_none(fields.get("outcome")), fields)
 
 
 # Plain steps ----------------------------------------------------------------------------------------
@@ -578,7 +578,7 @@ class _Plain:
             yield _trace(_read_record({"steps": [], **value}, problems.tell), PLAIN, line, value)
         elif isinstance(value, list):
             yield _trace(_read_record({"steps": value}, problems.tell), PLAIN, line, {})
-        elif not STEP_FIELDS.isdisjoint(neutral.mapping(value)):
+        elif not STEP_FIELDS.isdisjoint(reading.mapping(value)):
             self._line = self._line or line
             self._loose.append(_read_step(value, len(self._loose), problems.tell))
         else:
@@ -609,7 +609,7 @@ class _Texts:
 
 def _is_error(value: object) -> bool:
     """Whether a record holds an error and nothing that was done."""
-    found = neutral.mapping(value)
+    found = reading.mapping(value)
     return bool(found.get("error")) and STEP_FIELDS.isdisjoint(found) and _HOLDS.isdisjoint(found)
 
 
@@ -621,8 +621,8 @@ def _read_record(value: dict[str, Any], tell: neutral.Tell) -> Trajectory:
     entries = value.get("steps")
     if not isinstance(entries, list):
         tell(f"steps must be a list, not {type(entries).__name__}", "")
-    steps = [_read_step(entry, at, tell) for at, entry in enumerate(neutral.listed(entries))]
-    tools = neutral.tools_of(value.get("tools") or value.get("tool_schemas"))
+    steps = [_read_step(entry, at, tell) for at, entry in enumerate(reading.listed(entries))]
+    tools = reading.tools_of(value.get("tools") or value.get("tool_schemas"))
     error = error_of(value.get("error") or None, value.get("exception_type"))
     return trajectory_of(steps, error, task=value.get("task"), tools=tools)
 
@@ -641,7 +641,7 @@ def _read_step(value: object, index: int, tell: neutral.Tell) -> Step:
         found = value.get(name)
         if found is not None and not isinstance(found, str):
             refuse(name, "text")
-            return neutral.as_text(found)
+            return reading.as_text(found)
         return found
 
     effect: Effect | None = None
@@ -654,7 +654,7 @@ def _read_step(value: object, index: int, tell: neutral.Tell) -> Step:
     if metadata is not None and not isinstance(metadata, dict):
         refuse("metadata", "an object")
         metadata = None
-    said = neutral.text_or_none(value.get("user_input"))
+    said = reading.text_or_none(value.get("user_input"))
     if said is not None:  # from neither the model nor a tool
         metadata = {**(metadata or {}), "user_input": said}
     error, kind = value.get("error") or None, text("exception_type")
@@ -669,10 +669,10 @@ def _read_step(value: object, index: int, tell: neutral.Tell) -> Step:
         tool_input=value.get("tool_input"),
         tool_output=value.get("tool_output"),
         llm_output=text("llm_output"),
-        error=neutral.as_text(error) or None,
+        error=reading.as_text(error) or None,
         exception_type=kind,
         effect=effect,
-        usage=neutral.usage_of(value.get("usage")),
+        usage=reading.usage_of(value.get("usage")),
         metadata=metadata,
         timestamp=number(value.get("timestamp")),
         duration_s=number(value.get("duration_s")),
@@ -781,7 +781,7 @@ def records(value: Any) -> list[Any]:
     """Return the entries of a list of whole records, else the value as the only record."""
     if isinstance(value, list) and value:
         first = next((entry for entry in value if isinstance(entry, dict | list)), None)
-        if isinstance(first, list) or _is_whole(neutral.mapping(first)):
+        if isinstance(first, list) or _is_whole(reading.mapping(first)):
             return value if not _one_talk(value) else [value]
     return [value]
 
@@ -793,7 +793,7 @@ def _is_whole(entry: Any) -> bool:
 
 def _one_talk(entries: list[Any]) -> bool:
     """Whether a list is one conversation (messages, items, responses) and no list of records."""
-    found = [neutral.mapping(entry) for entry in entries[:_MOST_MESSAGES]]
+    found = [reading.mapping(entry) for entry in entries[:_MOST_MESSAGES]]
     return any("choices" in entry and "messages" not in entry for entry in found) or any(
         entry.get("type") in _ITEMS for entry in found
     )
@@ -832,7 +832,7 @@ _SAVE = "save the conversation, such as the messages of the last model call, as 
 
 def _tracer_of(record: Any) -> str | None:
     """Return whose records these are, where they are those of a tracing service."""
-    for entry in map(neutral.mapping, record if isinstance(record, list) else [record]):
+    for entry in map(reading.mapping, record if isinstance(record, list) else [record]):
         if "run_type" in entry:
             return "LangSmith"
         listing = isinstance(entry.get("observations"), list)
@@ -843,7 +843,7 @@ def _tracer_of(record: Any) -> str | None:
 
 def _signs(record: Any) -> Iterator[tuple[str, str]]:
     """Return the formats that a value proves by what only they have."""
-    found = neutral.mapping(record)
+    found = reading.mapping(record)
     if "resourceSpans" in found or "resource_spans" in found:
         yield OTLP, "resourceSpans"
     errors = record if isinstance(record, list) else [record]
@@ -887,8 +887,8 @@ def _talk_signs(record: Any, found: Any) -> Iterator[tuple[str, str]]:
             yield OPENAI, f"a message with the role {role}"
         if message.get("type") in _ITEMS:
             yield RESPONSES, f"the item {message['type']}"
-        for part in neutral.listed(content):
-            kind = neutral.mapping(part).get("type")
+        for part in reading.listed(content):
+            kind = reading.mapping(part).get("type")
             if kind in _BLOCKS:
                 yield ANTHROPIC, f"the block {kind}"
             elif kind in ("input_text", "output_text"):
@@ -897,7 +897,7 @@ def _talk_signs(record: Any, found: Any) -> Iterator[tuple[str, str]]:
 
 def _weak_signs(record: Any) -> Iterator[tuple[str, str]]:
     """Return the formats that share what a value has, and read it the same way."""
-    found = neutral.mapping(record)
+    found = reading.mapping(record)
     if isinstance(found.get("output"), list) or isinstance(found.get("input"), list):
         yield RESPONSES, "a list of output or input"
     elif any("role" in message for message in _messages(record, found)):
@@ -918,4 +918,4 @@ def _messages(record: Any, found: Any) -> list[Any]:
             ),
             [],
         )
-    return [neutral.mapping(entry) for entry in entries[:_MOST_MESSAGES]]
+    return [reading.mapping(entry) for entry in entries[:_MOST_MESSAGES]]

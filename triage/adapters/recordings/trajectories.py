@@ -14,7 +14,7 @@ from triage.classifiers.matching import answer_in, status_in
 from triage.core.capture import captured_text
 from triage.core.errors import StoreError
 from triage.core.failures import Attempt, ErrorInfo
-from triage.core.messages import neutral
+from triage.core.messages import neutral, reading
 from triage.core.steps import Step, Trajectory
 from triage.core.wire import from_json
 
@@ -144,7 +144,7 @@ class Conversation:
             )
             step = self.add(action="call", tool_called=result.name or None)
         if result.failed:
-            words = neutral.as_text(result.output)
+            words = reading.as_text(result.output)
             kind, _ = named_in(words.strip())
             step["error"] = words or "the tool failed"
             step["exception_type"] = None if kind is None else kind.rpartition(".")[2]
@@ -188,8 +188,8 @@ def error_of(value: object, kind: object = None) -> ErrorInfo | None:
     """
     if isinstance(value, dict):
         return _from_object(value, kind) if value else None
-    text = neutral.as_text(value)[:_LONGEST].strip()
-    name = neutral.text_or_none(kind)
+    text = reading.as_text(value)[:_LONGEST].strip()
+    name = reading.text_or_none(kind)
     if not text and name is None:
         return None
     if name is None:
@@ -252,27 +252,27 @@ def _from_object(value: dict[str, Any], kind: object) -> ErrorInfo | None:
     if isinstance(inner, dict) and inner and "message" not in value:
         return _from_object({**value, **inner, "error": None}, kind)
     words = next((value[key] for key in ("message", "text", "detail") if value.get(key)), None)
-    message = neutral.as_text(value if words is None else words)[:_LONGEST]
-    name = neutral.text_or_none(kind)
+    message = reading.as_text(value if words is None else words)[:_LONGEST]
+    name = reading.text_or_none(kind)
     for key in ("type_name", "exception_type", "type", "class", "name"):
-        name = name or neutral.text_or_none(value.get(key))
-    statuses = (neutral.number(value.get(key)) for key in _STATUS_KEYS)
+        name = name or reading.text_or_none(value.get(key))
+    statuses = (reading.number(value.get(key)) for key in _STATUS_KEYS)
     status = next((found for found in statuses if found is not None), None)
     code = value.get("code")
     if type(code) is int and status is None and code in range(400, 600):
         status, code = float(code), None
     # A provider's name for the error (`invalid_request_error`) is a code, not a class.
     is_class = name is not None and _NAMED.match(name) is not None
-    if name is not None and not is_class and neutral.text_or_none(code) is None:
+    if name is not None and not is_class and reading.text_or_none(code) is None:
         code = name
     found = error_named(
         name if name is not None and is_class else "Exception",
         message,
         status_code=None if status is None else int(status),
-        code=neutral.text_or_none(code),
-        body={"error": dict(neutral.mapping(value))} if len(message) < _SMALL and code else None,
+        code=reading.text_or_none(code),
+        body={"error": dict(reading.mapping(value))} if len(message) < _SMALL and code else None,
     )
-    asked = neutral.number(value.get("retry_after_s", value.get("retry_after")))
+    asked = reading.number(value.get("retry_after_s", value.get("retry_after")))
     return found if asked is None else replace(found, retry_after_s=asked)
 
 

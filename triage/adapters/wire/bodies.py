@@ -9,7 +9,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypedDict
 
-from triage.core.messages.neutral import Answer, ProviderWire, mapping
+from triage.core.messages.neutral import Answer
+from triage.core.messages.reading import mapping
+from triage.core.messages.wires import ProviderWire
 
 DROPPED = frozenset(
     "authorization connection content-encoding content-length cookie keep-alive proxy-authenticate "

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from triage.adapters import conversations
-from triage.core.messages.neutral import Asked, ProviderWire
+from triage.core.messages.neutral import Asked
+from triage.core.messages.wires import ProviderWire
 from triage.engine.call_keys import says_the_same
 from triage.engine.calls import Run
 from triage.engine.undeclared import goes_on

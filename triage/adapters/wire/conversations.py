@@ -26,7 +26,7 @@ from triage.core.capture import capture
 from triage.core.failures import ErrorInfo
 from triage.core.foreign import frames_of
 from triage.core.manifest import schema_of
-from triage.core.messages import neutral
+from triage.core.messages import neutral, reading, wires
 from triage.core.steps import Step
 from triage.core.taxonomy import names_a_change
 from triage.engine.approvals import CUT
@@ -130,7 +130,7 @@ class Overheard:
             self._failed[current_caller()] = (call, key)
 
     def sent(
-        self, wire: neutral.ProviderWire, messages: Any, tools: Any, *, begins: str | None = ""
+        self, wire: wires.ProviderWire, messages: Any, tools: Any, *, begins: str | None = ""
     ) -> Conversation:
         """Read a request before it is sent: results of earlier calls are steps.
 
@@ -139,7 +139,7 @@ class Overheard:
         for tee in list(self.open):
             tee.left()
         if tools:
-            self._tools.update(tools_by_name(neutral.listed(tools)))
+            self._tools.update(tools_by_name(reading.listed(tools)))
         if isinstance(messages, str):
             messages = [wire.user(messages)]
         elif not isinstance(messages, list):
@@ -235,7 +235,7 @@ class Overheard:
         return refusal.lenient and names_a_change(asked.name) and asked.name not in recorded
 
     def _going_on(
-        self, wire: neutral.ProviderWire, messages: list[Any], begins: str | None
+        self, wire: wires.ProviderWire, messages: list[Any], begins: str | None
     ) -> Conversation:
         """The conversation that a request goes on with, or a new one. begins: as of `sent`."""
         found, known = None, 0

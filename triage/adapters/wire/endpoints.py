@@ -14,9 +14,9 @@ from triage.core.messages.chat import CHAT
 from triage.core.messages.cohere import COHERE
 from triage.core.messages.converse import CONVERSE
 from triage.core.messages.gemini import GEMINI
-from triage.core.messages.neutral import ProviderWire
 from triage.core.messages.ollama import OLLAMA
 from triage.core.messages.responses import RESPONSES
+from triage.core.messages.wires import ProviderWire
 
 Form = Literal["chat", "responses", "anthropic", "gemini", "converse", "ollama", "cohere"]
 _WIRES: Mapping[str, ProviderWire] = {

@@ -19,7 +19,7 @@ from triage.adapters import calls
 from triage.adapters.conversations import records_models, repaired
 from triage.adapters.unheard import note_heard
 from triage.core.errors import TriageError
-from triage.core.messages import neutral
+from triage.core.messages import neutral, reading, receipts
 from triage.core.observers import child_logger
 from triage.engine.approvals import BRIEF, is_judging
 from triage.engine.calls import Run
@@ -168,13 +168,13 @@ class FailedStream(Exception):
 
 def _message(body: Any) -> str | None:
     """What an error body says: its message, or that of the error in it."""
-    found = neutral.mapping(body)
+    found = reading.mapping(body)
     inner = found.get("error", found)
     if isinstance(inner, str):
         return inner
     names = ("message", "detail", "Message")
     return next(
-        filter(None, (neutral.text_or_none(neutral.mapping(inner).get(name)) for name in names)),
+        filter(None, (reading.text_or_none(reading.mapping(inner).get(name)) for name in names)),
         None,
     )
 
@@ -237,7 +237,7 @@ class ModelRequest:
         self._stream: calls.Stream | None = None
         self._is_raised = False
         messages = self._body.get(self._endpoint.messages)
-        tools = self._body.get("tools") or neutral.mapping(self._body.get("toolConfig")).get(
+        tools = self._body.get("tools") or reading.mapping(self._body.get("toolConfig")).get(
             "tools"
         )
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
@@ -251,7 +251,7 @@ class ModelRequest:
         said_before = b"" if carried is None else json.dumps(carried.turns).encode()
         decisive = path.encode() + b"\n" + self._decisive(raw) + said_before
         provider = self._endpoint.provider
-        limit = neutral.max_tokens_of(self._body)
+        limit = reading.max_tokens_of(self._body)
         self._call = calls.ModelCall(
             name=f"{provider} {who or inside}".rstrip(),
             model=(self._other_model or "") or self._model(path),
@@ -334,7 +334,7 @@ class ModelRequest:
             self._stream.asks(other)
         body = self._with_limit(body, guidance.output_factor)
         wire, name = endpoint.wire, endpoint.messages
-        shrink = neutral.Shrink.of(guidance, self.run)
+        shrink = receipts.Shrink.of(guidance, self.run)
         messages, carried = body.get(name) or [], self._conversation.carried
         if carried is not None and not is_continued(body):
             given_by_client = [wire.user(messages)] if isinstance(messages, str) else messages
@@ -368,7 +368,7 @@ class ModelRequest:
                 "not of %d; FailurePolicy(causes={Cause.OUTPUT_CUT: ask_again(2)}) leaves limits alone",
                 self.run.run_id, self._endpoint.provider, limit * factor, limit,
             )  # fmt: skip
-        return neutral.with_limit(body, factor, above=BRIEF)
+        return reading.with_limit(body, factor, above=BRIEF)
 
     def _lowers(self, error: Exception) -> bool:
         """Whether a request is to be sent with its own limit, as the provider refuses the higher one."""

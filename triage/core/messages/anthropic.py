@@ -10,24 +10,9 @@ from msgspec.structs import replace
 
 from triage.core.steps import Usage
 
-from .neutral import (
-    Answer,
-    Asked,
-    BlockWire,
-    Message,
-    Result,
-    Role,
-    Tell,
-    as_data,
-    as_text,
-    content_text,
-    listed,
-    mapping,
-    result_value,
-    tell_nobody,
-    text_or_none,
-    usage_of,
-)
+from . import reading
+from .neutral import Answer, Asked, Message, Result, Role, Tell, tell_nobody
+from .wires import BlockWire
 
 _SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 _THOUGHTS = ("thinking", "redacted_thinking")
@@ -37,8 +22,8 @@ class AnthropicWire(BlockWire):
     """Results are blocks that open the user's turn after the one that calls tools."""
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
-        found = mapping(as_data(message))
-        role = as_text(found.get("role"))
+        found = reading.mapping(reading.as_data(message))
+        role = reading.as_text(found.get("role"))
         if role not in ("user", "assistant", "system"):
             tell(f"a message has the role {role[:40]!r}", "the roles are user and assistant")
         words: list[Any] = []
@@ -47,10 +32,10 @@ class AnthropicWire(BlockWire):
         server_calls: list[Asked] = []
         server_results: list[Result] = []
         for block in _blocks(found):
-            kind = as_text(mapping(block).get("type"))
+            kind = reading.as_text(reading.mapping(block).get("type"))
             if kind == "tool_use" or kind in _SERVER_CALLS:
-                name = as_text(block.get("name"))
-                asked = Asked(as_text(block.get("id")), name, block.get("input"))
+                name = reading.as_text(block.get("name"))
+                asked = Asked(reading.as_text(block.get("id")), name, block.get("input"))
                 (calls if kind == "tool_use" else server_calls).append(asked)
             elif kind == "tool_result" and role == "user":
                 results.append(_result(block))
@@ -61,11 +46,11 @@ class AnthropicWire(BlockWire):
         speaker: Role = "model" if role == "assistant" else "user" if role == "user" else "system"
         return Message(
             "tool" if results else speaker,
-            content_text(words),
+            reading.content_text(words),
             tuple(calls),
             tuple(results),
-            usage_of(found.get("usage"), found.get("model")),
-            text_or_none(found.get("stop_reason")),
+            reading.usage_of(found.get("usage"), found.get("model")),
+            reading.text_or_none(found.get("stop_reason")),
             tuple(server_calls),
             tuple(server_results),
         )
@@ -84,21 +69,21 @@ class AnthropicWire(BlockWire):
         blocks = _content(message)
         places = [at for at, block in enumerate(blocks) if _is_result(block)]
         for place, text in outputs.items():
-            blocks[places[place]] = {**as_data(blocks[places[place]]), "content": text}
-        return {**as_data(message), "content": blocks}
+            blocks[places[place]] = {**reading.as_data(blocks[places[place]]), "content": text}
+        return {**reading.as_data(message), "content": blocks}
 
     def ending_with(self, messages: list[Any], text: str) -> list[Any]:
         """Append to the user's last turn, or add one: two user turns in a row are refused."""
         last = messages[-1] if messages else None
         block = {"type": "text", "text": text}
-        if mapping(as_data(last)).get("role") != "user":
+        if reading.mapping(reading.as_data(last)).get("role") != "user":
             return [*messages, {"role": "user", "content": [block]}]
-        return [*messages[:-1], {**as_data(last), "content": [*_content(last), block]}]
+        return [*messages[:-1], {**reading.as_data(last), "content": [*_content(last), block]}]
 
     def answer(self, response: Any) -> Answer:
-        found = mapping(response)
+        found = reading.mapping(response)
         said = self.read({**found, "role": "assistant"})
-        usage, used = mapping(found.get("usage")), said.usage
+        usage, used = reading.mapping(found.get("usage")), said.usage
         # What was read from and written to the cache was sent, too.
         cached = (usage.get("cache_read_input_tokens") or 0) + (
             usage.get("cache_creation_input_tokens") or 0
@@ -117,14 +102,14 @@ class AnthropicWire(BlockWire):
         found: dict[str, Any] = {}
         blocks: dict[int, dict[str, Any]] = {}
         inputs: dict[int, str] = {}
-        for piece in map(mapping, pieces):
+        for piece in map(reading.mapping, pieces):
             at = piece.get("index", 0)
-            delta = mapping(piece.get("delta"))
+            delta = reading.mapping(piece.get("delta"))
             match piece.get("type"):
                 case "message_start":
-                    found = dict(mapping(piece.get("message")))
+                    found = dict(reading.mapping(piece.get("message")))
                 case "content_block_start":
-                    blocks[at] = dict(mapping(piece.get("content_block")))
+                    blocks[at] = dict(reading.mapping(piece.get("content_block")))
                 case "content_block_delta" if at in blocks:
                     if delta.get("type") == "input_json_delta":
                         inputs[at] = inputs.get(at, "") + (delta.get("partial_json") or "")
@@ -133,7 +118,10 @@ class AnthropicWire(BlockWire):
                             blocks[at][name] = (blocks[at].get(name) or "") + delta[name]
                 case "message_delta":
                     found |= {key: value for key, value in delta.items() if value is not None}
-                    usage = {**mapping(found.get("usage")), **mapping(piece.get("usage"))}
+                    usage = {
+                        **reading.mapping(found.get("usage")),
+                        **reading.mapping(piece.get("usage")),
+                    }
                     found["usage"] = usage
                 case _:
                     pass
@@ -145,7 +133,9 @@ class AnthropicWire(BlockWire):
         return {**found, "content": list(blocks.values())}
 
     def is_whole(self, pieces: list[Any]) -> bool:
-        return any(mapping(piece).get("type") in ("message_stop", "error") for piece in pieces[-2:])
+        return any(
+            reading.mapping(piece).get("type") in ("message_stop", "error") for piece in pieces[-2:]
+        )
 
     def turn(self, response: Any) -> list[Any]:
         return [{"role": "assistant", "content": response["content"]}]
@@ -157,7 +147,7 @@ class AnthropicWire(BlockWire):
 
 def _content(message: Any) -> list[Any]:
     """Return the blocks of a message; plain text becomes one block."""
-    content = mapping(as_data(message)).get("content")
+    content = reading.mapping(reading.as_data(message)).get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return list(content) if isinstance(content, list | tuple) else []
@@ -165,18 +155,20 @@ def _content(message: Any) -> list[Any]:
 
 def _blocks(message: Mapping[str, Any]) -> list[Any]:
     content = message.get("content")
-    return [as_data(block) for block in content] if isinstance(content, list) else [content]
+    return [reading.as_data(block) for block in content] if isinstance(content, list) else [content]
 
 
 def _is_result(block: Any) -> bool:
-    return mapping(as_data(block)).get("type") == "tool_result"
+    return reading.mapping(reading.as_data(block)).get("type") == "tool_result"
 
 
 def _result(block: Mapping[str, Any]) -> Result:
     content = block.get("content")
-    inner = [mapping(content), *(mapping(part) for part in listed(content))]
+    inner = [reading.mapping(content), *(reading.mapping(part) for part in reading.listed(content))]
     failed = block.get("is_error") is True or any("error_code" in part for part in inner)
-    return Result(as_text(block.get("tool_use_id")), result_value(content), failed=failed)
+    return Result(
+        reading.as_text(block.get("tool_use_id")), reading.result_value(content), failed=failed
+    )
 
 
 ANTHROPIC = AnthropicWire()

@@ -7,25 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .neutral import (
-    Answer,
-    Asked,
-    Message,
-    ProviderWire,
-    Result,
-    Role,
-    Tell,
-    arguments,
-    as_data,
-    as_text,
-    content_text,
-    listed,
-    mapping,
-    result_value,
-    tell_nobody,
-    text_or_none,
-    usage_of,
-)
+from . import reading
+from .neutral import Answer, Asked, Message, Result, Role, Tell, tell_nobody
+from .wires import ProviderWire
 
 _ROLES: Mapping[str, Role] = {
     "system": "system",
@@ -45,29 +29,35 @@ class ChatWire(ProviderWire):
     ends_at_once = False  # the tokens come behind the finish reason
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
-        found = mapping(as_data(message))
-        role, content = as_text(found.get("role")), found.get("content")
+        found = reading.mapping(reading.as_data(message))
+        role, content = reading.as_text(found.get("role")), found.get("content")
         if role not in _ROLES:
             known = ", ".join(_ROLES)
             tell(f"a message has the role {role[:40]!r}", f"the roles are {known}")
         speaker = _ROLES.get(role, "system")
         if speaker == "tool":
-            name = as_text(found.get("name"))
-            id_ = f"{_LEGACY}{name}" if role == "function" else as_text(found.get("tool_call_id"))
+            name = reading.as_text(found.get("name"))
+            id_ = (
+                f"{_LEGACY}{name}"
+                if role == "function"
+                else reading.as_text(found.get("tool_call_id"))
+            )
             failed = found.get("status") == "error" or found.get("is_error") is True
-            return Message("tool", results=(Result(id_, result_value(content), name, failed),))
-        refusal = text_or_none(found.get("refusal"))
-        calls = [_asked(call) for call in listed(found.get("tool_calls"))]
-        legacy = mapping(found.get("function_call"))
+            return Message(
+                "tool", results=(Result(id_, reading.result_value(content), name, failed),)
+            )
+        refusal = reading.text_or_none(found.get("refusal"))
+        calls = [_asked(call) for call in reading.listed(found.get("tool_calls"))]
+        legacy = reading.mapping(found.get("function_call"))
         if legacy:
-            name = as_text(legacy.get("name"))
-            calls.append(Asked(_LEGACY + name, name, arguments(legacy.get("arguments"))))
+            name = reading.as_text(legacy.get("name"))
+            calls.append(Asked(_LEGACY + name, name, reading.arguments(legacy.get("arguments"))))
         return Message(
             speaker,
-            refusal or content_text(content),
+            refusal or reading.content_text(content),
             tuple(calls),
-            usage=usage_of(found.get("usage"), found.get("model")),
-            ended="refusal" if refusal else text_or_none(found.get("finish_reason")),
+            usage=reading.usage_of(found.get("usage"), found.get("model")),
+            ended="refusal" if refusal else reading.text_or_none(found.get("finish_reason")),
         )
 
     def result(self, asked: Asked, text: str, *, failed: bool) -> Any:
@@ -76,20 +66,20 @@ class ChatWire(ProviderWire):
         return {"role": "tool", "tool_call_id": asked.id, "content": text}
 
     def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
-        return {**as_data(message), "content": outputs[0]}
+        return {**reading.as_data(message), "content": outputs[0]}
 
     def answer(self, response: Any) -> Answer:
-        return self.choice(mapping(response)).answer
+        return self.choice(reading.mapping(response)).answer
 
     def choice(self, response: Mapping[str, Any]) -> Message:
         """Read the first choice of a completion."""
-        choices = listed(response.get("choices"))
-        choice = mapping(choices[0]) if choices else {}
-        said = self.read({**mapping(choice.get("message")), "role": "assistant"})
+        choices = reading.listed(response.get("choices"))
+        choice = reading.mapping(choices[0]) if choices else {}
+        said = self.read({**reading.mapping(choice.get("message")), "role": "assistant"})
         return replace(
             said,
-            usage=usage_of(response.get("usage"), response.get("model")),
-            ended=said.ended or text_or_none(choice.get("finish_reason")),
+            usage=reading.usage_of(response.get("usage"), response.get("model")),
+            ended=said.ended or reading.text_or_none(choice.get("finish_reason")),
         )
 
     def whole(self, pieces: list[Any]) -> dict[str, Any]:
@@ -98,24 +88,24 @@ class ChatWire(ProviderWire):
         message: dict[str, Any] = {"role": "assistant", "content": None}
         calls: dict[int, dict[str, Any]] = {}
         ended: Any = None
-        for piece in map(mapping, pieces):
+        for piece in map(reading.mapping, pieces):
             found |= {key: piece[key] for key in ("id", "model", "created") if key in piece}
             if piece.get("usage"):
                 found["usage"] = piece["usage"]
-            for choice in map(mapping, listed(piece.get("choices"))[:1]):
+            for choice in map(reading.mapping, reading.listed(piece.get("choices"))[:1]):
                 ended = choice.get("finish_reason") or ended
-                delta = mapping(choice.get("delta"))
+                delta = reading.mapping(choice.get("delta"))
                 for name in ("content", "refusal"):
                     if delta.get(name):
                         message[name] = (message.get(name) or "") + delta[name]
-                for part in map(mapping, listed(delta.get("tool_calls"))):
+                for part in map(reading.mapping, reading.listed(delta.get("tool_calls"))):
                     empty = {"name": "", "arguments": ""}
                     call = calls.setdefault(
                         part.get("index", len(calls)),
                         {"id": "", "type": "function", "function": empty},
                     )
                     call["id"] = part.get("id") or call["id"]
-                    for name, text in mapping(part.get("function")).items():
+                    for name, text in reading.mapping(part.get("function")).items():
                         if name in empty:
                             call["function"][name] += text or ""
         if calls:
@@ -125,7 +115,9 @@ class ChatWire(ProviderWire):
     def is_whole(self, pieces: list[Any]) -> bool:
         ended: dict[Any, bool] = {}
         for piece in pieces:
-            for choice in map(mapping, listed(mapping(piece).get("choices"))):
+            for choice in map(
+                reading.mapping, reading.listed(reading.mapping(piece).get("choices"))
+            ):
                 at = choice.get("index", 0)
                 ended[at] = ended.get(at, False) or bool(choice.get("finish_reason"))
         return bool(ended) and all(ended.values())
@@ -146,10 +138,14 @@ class ChatWire(ProviderWire):
 
 
 def _asked(call: Any) -> Asked:
-    outer = mapping(as_data(call))
-    inner = mapping(outer.get("function")) or mapping(outer.get("custom"))
+    outer = reading.mapping(reading.as_data(call))
+    inner = reading.mapping(outer.get("function")) or reading.mapping(outer.get("custom"))
     given = inner.get("arguments", inner.get("input"))
-    return Asked(as_text(outer.get("id")), as_text(inner.get("name")), arguments(given))
+    return Asked(
+        reading.as_text(outer.get("id")),
+        reading.as_text(inner.get("name")),
+        reading.arguments(given),
+    )
 
 
 CHAT = ChatWire()

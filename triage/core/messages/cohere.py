@@ -7,18 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from .chat import ChatWire
-from .neutral import (
-    Answer,
-    Message,
-    Tell,
-    as_data,
-    as_text,
-    listed,
-    mapping,
-    tell_nobody,
-    text_or_none,
-    usage_of,
-)
+from .neutral import Answer, Message, Tell, tell_nobody
+from .reading import as_data, as_text, listed, mapping, text_or_none, usage_of
 
 
 class CohereWire(ChatWire):

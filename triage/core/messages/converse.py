@@ -11,22 +11,10 @@ from msgspec.structs import replace
 from triage.core.json_values import plain
 from triage.core.steps import Usage
 
-from .neutral import (
-    Answer,
-    Asked,
-    BlockWire,
-    Message,
-    Result,
-    Shrink,
-    Tell,
-    as_data,
-    as_text,
-    listed,
-    mapping,
-    tell_nobody,
-    text_or_none,
-    usage_of,
-)
+from .neutral import Answer, Asked, Message, Result, Tell, tell_nobody
+from .reading import as_data, as_text, listed, mapping, text_or_none, usage_of
+from .receipts import Shrink
+from .wires import BlockWire
 
 _SILENT = ("reasoningContent", "cachePoint")
 """Blocks that say nothing to the other side."""

@@ -8,23 +8,10 @@ from typing import Any
 from triage.core.json_values import plain
 from triage.core.steps import Usage
 
-from .neutral import (
-    Answer,
-    Asked,
-    Message,
-    ProviderWire,
-    Repaired,
-    Result,
-    Shrink,
-    Tell,
-    as_data,
-    as_text,
-    listed,
-    mapping,
-    tell_nobody,
-    text_or_none,
-    usage_of,
-)
+from .neutral import Answer, Asked, Message, Result, Tell, tell_nobody
+from .reading import as_data, as_text, listed, mapping, text_or_none, usage_of
+from .receipts import Shrink
+from .wires import ProviderWire, Repaired
 
 _CALLS = ("functionCall", "function_call")
 _RESPONSES = ("functionResponse", "function_response")

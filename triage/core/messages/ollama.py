@@ -8,19 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from .chat import ChatWire
-from .neutral import (
-    Answer,
-    Asked,
-    Message,
-    Result,
-    Tell,
-    as_data,
-    listed,
-    mapping,
-    tell_nobody,
-    text_or_none,
-    usage_of,
-)
+from .neutral import Answer, Asked, Message, Result, Tell, tell_nobody
+from .reading import as_data, listed, mapping, text_or_none, usage_of
 
 
 class OllamaWire(ChatWire):

@@ -7,28 +7,10 @@ from typing import Any
 
 from triage.core.json_values import plain
 
-from .neutral import (
-    Answer,
-    Asked,
-    Message,
-    Outcome,
-    ProviderWire,
-    Result,
-    Role,
-    Shrink,
-    Tell,
-    arguments,
-    as_data,
-    as_text,
-    content_text,
-    listed,
-    mapping,
-    result_value,
-    shown_content,
-    tell_nobody,
-    text_or_none,
-    usage_of,
-)
+from . import reading
+from .neutral import Answer, Asked, Message, Outcome, Result, Role, Tell, tell_nobody
+from .receipts import Shrink
+from .wires import ProviderWire
 
 _OUTPUTS = {
     "function_call": "function_call_output",
@@ -46,20 +28,26 @@ class ResponsesWire(ProviderWire):
     results_follow = False
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
-        item = mapping(as_data(message))
-        kind = as_text(item.get("type")) or "message"
+        item = reading.mapping(reading.as_data(message))
+        kind = reading.as_text(item.get("type")) or "message"
         if kind in _OUTPUTS or kind == "mcp_call":
             return _call(item, kind)
         if kind in _OUTPUTS.values():
-            result = Result(as_text(item.get("call_id")), result_value(item.get("output")))
+            result = Result(
+                reading.as_text(item.get("call_id")), reading.result_value(item.get("output"))
+            )
             return Message("tool", results=(result,))
         if kind == "message":
             content = item.get("content")
-            refused = any(mapping(part).get("type") == "refusal" for part in listed(content))
-            role = _ROLES.get(as_text(item.get("role")), "system")
-            return Message(role, content_text(content), ended="refusal" if refused else None)
+            refused = any(
+                reading.mapping(part).get("type") == "refusal" for part in reading.listed(content)
+            )
+            role = _ROLES.get(reading.as_text(item.get("role")), "system")
+            return Message(
+                role, reading.content_text(content), ended="refusal" if refused else None
+            )
         if kind.endswith("_call"):
-            id_ = as_text(item.get("id"))
+            id_ = reading.as_text(item.get("id"))
             error = (Result(id_, "the call failed", kind, failed=True),)
             results = error if item.get("status") == "failed" else ()
             calls = (Asked(id_, kind, None),)
@@ -73,15 +61,15 @@ class ResponsesWire(ProviderWire):
 
     def closing(self, asked: Asked, outcome: Outcome, lost: str, message: Any) -> Any:
         made = super().closing(asked, outcome, lost, message)
-        return {**made, "type": _OUTPUTS[mapping(as_data(message))["type"]]}
+        return {**made, "type": _OUTPUTS[reading.mapping(reading.as_data(message))["type"]]}
 
     def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
-        return {**as_data(message), "output": outputs[0]}
+        return {**reading.as_data(message), "output": outputs[0]}
 
     def shown(self, message: Any) -> Any:
-        item = mapping(as_data(message))
+        item = reading.mapping(reading.as_data(message))
         content = item.get("content", item.get("output"))
-        return {"role": plain(item.get("role", "tool")), "content": shown_content(content)}
+        return {"role": plain(item.get("role", "tool")), "content": reading.shown_content(content)}
 
     # Input may be one text in place of items.
 
@@ -97,31 +85,33 @@ class ResponsesWire(ProviderWire):
         return messages if isinstance(messages, str) else super().shrunk(messages, shrink)
 
     def answer(self, response: Any) -> Answer:
-        found = mapping(response)
-        said = [self.read(item) for item in listed(found.get("output"))]
-        reason = text_or_none(mapping(found.get("incomplete_details")).get("reason"))
+        found = reading.mapping(response)
+        said = [self.read(item) for item in reading.listed(found.get("output"))]
+        reason = reading.text_or_none(
+            reading.mapping(found.get("incomplete_details")).get("reason")
+        )
         refused = next((one.ended for one in said if one.ended), None)
         return Answer(
             "\n".join(one.text for one in said if one.text),
             tuple(call for one in said for call in one.calls),
-            usage_of(found.get("usage"), found.get("model")),
-            refused or reason or text_or_none(found.get("status")),
+            reading.usage_of(found.get("usage"), found.get("model")),
+            refused or reason or reading.text_or_none(found.get("status")),
         )
 
     def whole(self, pieces: list[Any]) -> Any:
         """Return the last response that an event holds, with the text so far where an error followed."""
-        events = [mapping(piece) for piece in pieces]
+        events = [reading.mapping(piece) for piece in pieces]
         responses = (event.get("response") for event in reversed(events))
         found: Any = next((one for one in responses if one is not None), {})
         if not any(event.get("type") == "error" for event in events[-2:]):
             return found
         said = [event for event in events if event.get("type") == "response.output_text.delta"]
-        text = "".join(as_text(event.get("delta")) for event in said)
+        text = "".join(reading.as_text(event.get("delta")) for event in said)
         message = {"type": "message", "role": "assistant", "content": text}
-        return {**mapping(as_data(found)), "status": "failed", "output": [message]}
+        return {**reading.mapping(reading.as_data(found)), "status": "failed", "output": [message]}
 
     def is_whole(self, pieces: list[Any]) -> bool:
-        return any(mapping(piece).get("type") in _LAST for piece in pieces[-2:])
+        return any(reading.mapping(piece).get("type") in _LAST for piece in pieces[-2:])
 
     def turn(self, response: Any) -> list[Any]:
         return list(response["output"])
@@ -132,11 +122,11 @@ class ResponsesWire(ProviderWire):
 
 
 def _call(item: Mapping[str, Any], kind: str) -> Message:
-    given = arguments(item.get("arguments", item.get("input")))
-    name = as_text(item.get("name"))
+    given = reading.arguments(item.get("arguments", item.get("input")))
+    name = reading.as_text(item.get("name"))
     if kind != "mcp_call":
-        return Message("model", calls=(Asked(as_text(item.get("call_id")), name, given),))
-    call = Asked(as_text(item.get("call_id") or item.get("id")), name, given)
+        return Message("model", calls=(Asked(reading.as_text(item.get("call_id")), name, given),))
+    call = Asked(reading.as_text(item.get("call_id") or item.get("id")), name, given)
     results: tuple[Result, ...] = ()
     if item.get("error"):
         results = (Result(call.id, item["error"], failed=True),)
