@@ -8,21 +8,7 @@ from http.client import responses
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from .foreign import (
-    args_of,
-    attr,
-    attributes_of,
-    call,
-    entry,
-    is_a,
-    is_mapping,
-    plain,
-    seconds,
-    some,
-    text_of,
-    whole,
-    words,
-)
+from . import foreign
 from .patterns import Pattern
 from .retry_after import from_body, from_details, from_headers, from_text, from_windows
 
@@ -64,20 +50,22 @@ def read_answer(exc: BaseException, package: str, names: tuple[str, ...]) -> Ans
 
     package: the top-level package of its class. names: the plain names of its class and bases.
     """
-    answers = (attr(exc, name) for name in _RESPONSE_NAMES)
+    answers = (foreign.attr(exc, name) for name in _RESPONSE_NAMES)
     response = next((found for found in answers if found is not None), None)
-    metadata = entry(response, "ResponseMetadata")
-    headers = [attr(exc, name) for name in ("headers", "hdrs", "response_headers", "http_headers")]
-    headers += [attr(response, "headers"), entry(metadata, "HTTPHeaders")]
-    headers.append(call(exc, "trailing_metadata"))  # of gRPC
-    statuses = [attr(exc, name) for name in _STATUS_NAMES]
+    metadata = foreign.entry(response, "ResponseMetadata")
+    headers = [
+        foreign.attr(exc, name) for name in ("headers", "hdrs", "response_headers", "http_headers")
+    ]
+    headers += [foreign.attr(response, "headers"), foreign.entry(metadata, "HTTPHeaders")]
+    headers.append(foreign.call(exc, "trailing_metadata"))  # of gRPC
+    statuses = [foreign.attr(exc, name) for name in _STATUS_NAMES]
     # A bare `code` is a status only on an exception with other signs of HTTP.
     if any("HTTP" in name for name in names) or any(
-        attr(exc, sign) is not None for sign in _HTTP_SIGNS
+        foreign.attr(exc, sign) is not None for sign in _HTTP_SIGNS
     ):
-        statuses.append(attr(exc, "code"))
-    statuses += [attr(response, name) for name in ("status_code", "status", "code")]
-    statuses.append(entry(metadata, "HTTPStatusCode"))
+        statuses.append(foreign.attr(exc, "code"))
+    statuses += [foreign.attr(response, name) for name in ("status_code", "status", "code")]
+    statuses.append(foreign.entry(metadata, "HTTPStatusCode"))
     statuses += _named_statuses(exc)
     held = _held(exc, package)
     body = _body(exc, response, held, names)
@@ -92,8 +80,8 @@ def read_answer(exc: BaseException, package: str, names: tuple[str, ...]) -> Ans
 
 def _named_statuses(exc: BaseException) -> list[int]:
     """Return the statuses that stand in `args` before their names, such as 403 before "Forbidden"."""
-    args = args_of(exc)[:8]
-    found = [(whole(value), words(name)) for value, name in pairwise(args)]
+    args = foreign.args_of(exc)[:8]
+    found = [(foreign.whole(value), foreign.words(name)) for value, name in pairwise(args)]
     return [
         status
         for status, name in found
@@ -103,8 +91,8 @@ def _named_statuses(exc: BaseException) -> list[int]:
 
 def _stated_status(body: Any) -> int | None:
     """Return the status of an error that a body states, as that of RFC 9457 does."""
-    sources = (body, entry(body, "error"))
-    stated = (_http_status(entry(one, name)) for one in sources for name in _STATUS_NAMES)
+    sources = (body, foreign.entry(body, "error"))
+    stated = (_http_status(foreign.entry(one, name)) for one in sources for name in _STATUS_NAMES)
     return next((status for status in stated if status is not None and status >= 400), None)
 
 
@@ -118,9 +106,9 @@ _OTHER_NAMES = {
 
 
 def _http_status(value: object) -> int | None:
-    number = whole(value)
+    number = foreign.whole(value)
     if number is None:
-        text = words(value, 8)  # "404", but not "404 Not Found"
+        text = foreign.words(value, 8)  # "404", but not "404 Not Found"
         if text is None or not text.isascii() or not text.isdigit():
             return None
         number = int(text)
@@ -129,10 +117,10 @@ def _http_status(value: object) -> int | None:
 
 def _held(exc: BaseException, package: str) -> Any:
     """Return the mapping or error object that a client put first in `args`, or None."""
-    first = next(iter(args_of(exc)), None)
+    first = next(iter(foreign.args_of(exc)), None)
     if package == "builtins":  # of the application's own data
         return None
-    return first if is_mapping(first) or attr(first, "code") is not None else None
+    return first if foreign.is_mapping(first) or foreign.attr(first, "code") is not None else None
 
 
 def _body(exc: BaseException, response: object, held: Any, names: tuple[str, ...]) -> Any:
@@ -140,23 +128,23 @@ def _body(exc: BaseException, response: object, held: Any, names: tuple[str, ...
     if found is not None:
         return found
     if _is_postgres(exc):
-        return {name: plain(attributes_of(exc)[name]) for name in _POSTGRES_FIELDS}
+        return {name: foreign.plain(foreign.attributes_of(exc)[name]) for name in _POSTGRES_FIELDS}
     for name in _BODY_NAMES:
-        value = attr(exc, name)
+        value = foreign.attr(exc, name)
         if value is not None and not callable(value):
             found = _decoded(value)
             if found not in (None, "", {}, []):
                 return found
-    if is_a(response, dict):
-        return plain(response)
+    if foreign.is_a(response, dict):
+        return foreign.plain(response)
     if response is None:
-        return _error_object(exc) or (plain(held) if is_mapping(held) else None)
+        return _error_object(exc) or (foreign.plain(held) if foreign.is_mapping(held) else None)
     # Only what is already in memory; nothing is fetched.
     for name in ("data", "_content", "_body", "content"):
-        if name == "content" and attr(response, "_content") is False:
+        if name == "content" and foreign.attr(response, "_content") is False:
             break  # an unread stream, whose content would come from the network
-        value = attr(response, name)
-        if is_a(value, dict) or is_a(value, bytes) or is_a(value, str):
+        value = foreign.attr(response, name)
+        if foreign.is_a(value, dict) or foreign.is_a(value, bytes) or foreign.is_a(value, str):
             found = _decoded(value)
             if found not in (None, "", {}):
                 return found
@@ -168,36 +156,36 @@ _POSTGRES_FIELDS = ("message", "code", "details", "hint")
 
 def _is_postgres(exc: BaseException) -> bool:
     """Whether an exception has the fields of an error of PostgreSQL's, as PostgREST passes it on."""
-    held: dict[str, Any] = attributes_of(exc)
+    held: dict[str, Any] = foreign.attributes_of(exc)
     return held.keys() >= set(_POSTGRES_FIELDS)
 
 
 def _error_object(exc: BaseException) -> Any:
     """Return the fields of an error object such as JSON-RPC's: code, message and data."""
-    error = attr(exc, "error")
-    if is_a(error, str) or is_a(error, dict):
+    error = foreign.attr(exc, "error")
+    if foreign.is_a(error, str) or foreign.is_a(error, dict):
         return _decoded(error)
-    found = {name: plain(attr(error, name)) for name in ("code", "message", "data")}
+    found = {name: foreign.plain(foreign.attr(error, name)) for name in ("code", "message", "data")}
     return found if found["message"] is not None else None
 
 
 def _decoded(value: object) -> Any:
-    if is_a(value, str) or is_a(value, bytes):
-        text = text_of(value, _MAX_BODY + 1)
+    if foreign.is_a(value, str) or foreign.is_a(value, bytes):
+        text = foreign.text_of(value, _MAX_BODY + 1)
         if len(text) <= _MAX_BODY and text.lstrip()[:1] in ("{", "["):
             try:
-                return plain(json.loads(text))
+                return foreign.plain(json.loads(text))
             except (ValueError, RecursionError):
                 pass
         return text[:2_000]
-    if is_a(value, dict) or is_a(value, list) or is_a(value, tuple):
-        return plain(value)
+    if foreign.is_a(value, dict) or foreign.is_a(value, list) or foreign.is_a(value, tuple):
+        return foreign.plain(value)
     return None
 
 
 def _page(exc: BaseException, names: tuple[str, ...]) -> str | None:
     """Return the beginning of the page of HTML that a JSON parser refused."""
-    refused = text_of(attr(exc, "doc"), 2_000) if "JSONDecodeError" in names else ""
+    refused = foreign.text_of(foreign.attr(exc, "doc"), 2_000) if "JSONDecodeError" in names else ""
     return refused.strip()[:_MAX_PAGE] if is_page(refused) else None
 
 
@@ -205,25 +193,28 @@ def _validation(exc: BaseException, names: tuple[str, ...]) -> Any:
     """Return the failed fields of a validation error as `{"detail": [{loc, msg, type}]}`."""
     if not any("Validation" in name for name in names):
         return None
-    errors = attr(exc, "errors")
-    listed = call(exc, "errors") if callable(errors) else errors
-    if is_a(listed, list):
+    errors = foreign.attr(exc, "errors")
+    listed = foreign.call(exc, "errors") if callable(errors) else errors
+    if foreign.is_a(listed, list):
         detail = [
-            {name: plain(entry(item, name)) for name in ("loc", "msg", "type")}
-            for item in some(listed, 20)
-            if entry(item, "msg") is not None
+            {name: foreign.plain(foreign.entry(item, name)) for name in ("loc", "msg", "type")}
+            for item in foreign.some(listed, 20)
+            if foreign.entry(item, "msg") is not None
         ]
         if detail:
             return {"detail": detail}
-    path, validator = attr(exc, "absolute_path"), words(attr(exc, "validator"))
+    path, validator = (
+        foreign.attr(exc, "absolute_path"),
+        foreign.words(foreign.attr(exc, "validator")),
+    )
     if path is None or validator is None:
         return None
     item = {
-        "loc": plain(some(path, 20)),
-        "msg": text_of(attr(exc, "message"), 500),
+        "loc": foreign.plain(foreign.some(path, 20)),
+        "msg": foreign.text_of(foreign.attr(exc, "message"), 500),
         "type": validator,
     }
-    expected = plain(attr(exc, "validator_value"))
+    expected = foreign.plain(foreign.attr(exc, "validator_value"))
     return {"detail": [item if expected is None else {**item, "expected": expected}]}
 
 
@@ -232,20 +223,35 @@ def _code(
 ) -> str | None:
     numbered = _driver_code(exc, package, names)
     if numbered is None and any(name.startswith("AMQP") for name in names):
-        number = whole(attr(exc, "error_code"))
+        number = foreign.whole(foreign.attr(exc, "error_code"))
         numbered = None if number is None else f"AMQP_{number}"
-    states = (attr(exc, "sqlstate"), attr(exc, "pgcode"), attr(exc, "sqlite_errorname"))
+    states = (
+        foreign.attr(exc, "sqlstate"),
+        foreign.attr(exc, "pgcode"),
+        foreign.attr(exc, "sqlite_errorname"),
+    )
     # PostgreSQL's own name of the field, and PostgREST's.
-    for value in (*states, entry(held, "C"), entry(body, "code") if _is_postgres(exc) else None):
-        code = words(value, 60)
+    for value in (
+        *states,
+        foreign.entry(held, "C"),
+        foreign.entry(body, "code") if _is_postgres(exc) else None,
+    ):
+        code = foreign.words(value, 60)
         if code is not None:
             return (numbered or code) if code in _GENERAL_STATES else code
-    for value in (call(exc, "code"), attr(exc, "grpc_status_code"), attr(exc, "status")):
-        code = words(attr(value, "name"), 60)
+    for value in (
+        foreign.call(exc, "code"),
+        foreign.attr(exc, "grpc_status_code"),
+        foreign.attr(exc, "status"),
+    ):
+        code = foreign.words(foreign.attr(value, "name"), 60)
         if code is not None and code.isupper():
             return code
-    for value in (attr(held, "full_code"), call(held, "name")):  # oracledb, confluent-kafka
-        code = words(value, 60)
+    for value in (
+        foreign.attr(held, "full_code"),
+        foreign.call(held, "name"),
+    ):  # oracledb, confluent-kafka
+        code = foreign.words(value, 60)
         if code is not None:
             return code
     return numbered or _provider_code(exc, body) or _number_code(exc, package, names)
@@ -256,36 +262,42 @@ _GENERAL_STATES = ("HY000", "42000", "08S01", "70100")
 
 
 def _provider_code(exc: BaseException, body: Any) -> str | None:
-    code = words(entry(entry(attr(exc, "response"), "Error"), "Code"))
-    for source in (entry(body, "error"), body):
-        code = code or words(entry(source, "codeName"))
+    code = foreign.words(
+        foreign.entry(foreign.entry(foreign.attr(exc, "response"), "Error"), "Code")
+    )
+    for source in (foreign.entry(body, "error"), body):
+        code = code or foreign.words(foreign.entry(source, "codeName"))
     if code is not None:
         return code
     for name in ("error_name", "code", "error_code", "status", "error_type"):
-        code = words(attr(exc, name))
+        code = foreign.words(foreign.attr(exc, name))
         if code is None or code.isdigit():
             continue
         # A plain word may be the state of the application's own things, such as of a game.
         if name != "status" or not (code.islower() and code.isalpha()):
             return code
-    error = attr(exc, "error")
-    code = words(error, 60) if is_a(error, str) else words(attr(error, "code"))
+    error = foreign.attr(exc, "error")
+    code = (
+        foreign.words(error, 60)
+        if foreign.is_a(error, str)
+        else foreign.words(foreign.attr(error, "code"))
+    )
     if code is not None and code.isascii() and " " not in code:
         return code
     return _body_code(body)
 
 
 def _body_code(body: Any) -> str | None:
-    if is_a(body, str):
+    if foreign.is_a(body, str):
         named = _XML_CODE.search(body)
         return None if named is None else named[1]
-    error = entry(body, "error")
+    error = foreign.entry(body, "error")
     for source in (error, body):
         for name in ("code", "error_code", "errorCode", "type", "error_type", "status"):
-            code = words(entry(source, name), 100)
+            code = foreign.words(foreign.entry(source, name), 100)
             if code is not None and not code.isdigit() and code != "error":
                 return code
-    code = words(error, 100)
+    code = foreign.words(error, 100)
     return None if code is None or " " in code else code
 
 
@@ -308,39 +320,43 @@ _NUMBERED = {
 
 def _driver_code(exc: BaseException, package: str, names: tuple[str, ...]) -> str | None:
     """Return the number of a client's own, or the SQLSTATE that database drivers put first in `args`."""
-    first = next(iter(args_of(exc)), None)
+    first = next(iter(foreign.args_of(exc)), None)
     prefix = "MYSQL" if "MySQLError" in names else _NUMBERED.get(package)
     if prefix is not None:
-        named = (attr(exc, name) for name in ("errno", "code", "_api_error_code"))
-        numbers = (whole(value) for value in (*named, first))
+        named = (foreign.attr(exc, name) for name in ("errno", "code", "_api_error_code"))
+        numbers = (foreign.whole(value) for value in (*named, first))
         number = next(filter(None, numbers), None)
         return None if number is None else f"{prefix}_{number}"
-    code = words(first, 6) if "DatabaseError" in names else None
+    code = foreign.words(first, 6) if "DatabaseError" in names else None
     return code if code is not None and len(code) == 5 and code.isalnum() else None
 
 
 def _number_code(exc: BaseException, package: str, names: tuple[str, ...]) -> str | None:
-    replies = attr(exc, "received_codes") or (args_of(exc) if package == "ftplib" else ())
-    reply = words(next(iter(some(replies, 1)), None), 3)
+    replies = foreign.attr(exc, "received_codes") or (
+        foreign.args_of(exc) if package == "ftplib" else ()
+    )
+    reply = foreign.words(next(iter(foreign.some(replies, 1)), None), 3)
     if reply is not None and reply.isdigit():
         return f"FTP_{reply}"
     for name, prefix in (("smtp_code", "SMTP"), ("reply_code", "AMQP")):
-        number = whole(attr(exc, name))
+        number = foreign.whole(foreign.attr(exc, name))
         if number is not None:
             return f"{prefix}_{number}"
-    number = whole(attr(exc, "errno"))
-    if number is not None and is_a(exc, OSError):
+    number = foreign.whole(foreign.attr(exc, "errno"))
+    if number is not None and foreign.is_a(exc, OSError):
         if number < 0:
             return "EAI"
         if "SSLError" in names:
-            return words(attr(exc, "reason"))
+            return foreign.words(foreign.attr(exc, "reason"))
         return None if "gaierror" in names or "herror" in names else errno.errorcode.get(number)
-    number = whole(attr(exc, "code"))
+    number = foreign.whole(foreign.attr(exc, "code"))
     if number is None:
-        number = whole(attr(attr(exc, "error"), "code"))
-    if number is not None and not is_a(exc, SystemExit):
+        number = foreign.whole(foreign.attr(foreign.attr(exc, "error"), "code"))
+    if number is not None and not foreign.is_a(exc, SystemExit):
         return str(number)
-    return words(attr(exc, "type")) if attr(exc, "body") is not None else None
+    return (
+        foreign.words(foreign.attr(exc, "type")) if foreign.attr(exc, "body") is not None else None
+    )
 
 
 _DELAY_NAMES = (
@@ -361,7 +377,7 @@ def delay_of(exc: BaseException, answer: Answer, message: str, now: float) -> fl
         from_details(exc),
         from_body(answer.body),
         # Zero is the default of some classes.
-        *(seconds(attr(exc, name)) or None for name in _DELAY_NAMES),
+        *(foreign.seconds(foreign.attr(exc, name)) or None for name in _DELAY_NAMES),
     ):
         if delay is not None:
             return delay

@@ -14,41 +14,12 @@ from typing import Any, Literal, TypeVar, cast
 
 from msgspec.structs import replace
 
+from . import foreign, taxonomy
 from .answers import NO_ANSWER, Answer, delay_of, header_delay, read_answer
 from .errors import SEE, Mark, Said, check_number, refuse
 from .failures import BUSY, ErrorInfo
-from .foreign import (
-    MAX_TEXT,
-    TooSlowError,
-    args_of,
-    attr,
-    attributes_of,
-    entry,
-    is_a,
-    is_plain_class,
-    mro_of,
-    namespace_of,
-    note_on_table,
-    runs_foreign_code,
-    seconds,
-    some,
-    text_of,
-    trusted,
-    within,
-    words,
-)
 from .phases import caught_by_a_client, made_several_requests, phase_of
 from .retry_after import from_text
-from .taxonomy import (
-    CATEGORY_RECOVERY,
-    RECOVERY_SEVERITY,
-    Category,
-    Cause,
-    FailureType,
-    Level,
-    Recovery,
-    Severity,
-)
 
 __all__ = ["capture", "captured_text", "hint", "not_attempted", "said_in"]
 
@@ -94,10 +65,10 @@ def capture(exc: BaseException, handled: BaseException | None = None) -> ErrorIn
     kind = type(exc)
     if _slow_until.get(id(kind), 0.0) <= time.monotonic():
         try:
-            return within(_Capture("guarded", handled).read, exc)
-        except TooSlowError:
+            return foreign.within(_Capture("guarded", handled).read, exc)
+        except foreign.TooSlowError:
             # For a class without code of its own, the slow part was a value that this instance holds.
-            if not trusted(kind):
+            if not foreign.trusted(kind):
                 if len(_slow_until) >= _MOST_SLOW:
                     _slow_until.clear()
                 _slow_until[id(kind)] = time.monotonic() + _SLOW_S
@@ -135,7 +106,7 @@ class _Capture:
         return info
 
     def take(self, exc: BaseException, relation: str, depth: int) -> ErrorInfo:
-        known = self.how == "guarded" or not runs_foreign_code(exc)
+        known = self.how == "guarded" or not foreign.runs_foreign_code(exc)
         if not known and self.how == "here":
             raise _NotHereError
         self.seen.add(id(exc))
@@ -165,11 +136,13 @@ class _Capture:
             context = None
         if context is not None and not hidden:
             found.append((context, "context"))
-        if is_a(exc, BaseExceptionGroup):
+        if foreign.is_a(exc, BaseExceptionGroup):
             members = _members_of(exc)
             self.all_read = self.all_read and len(members) <= MAX_RELATED
             found += [
-                (member, "group") for member in members[:MAX_RELATED] if is_a(member, BaseException)
+                (member, "group")
+                for member in members[:MAX_RELATED]
+                if foreign.is_a(member, BaseException)
             ]
         if context is not None and hidden:
             found.append((context, _HIDDEN))
@@ -195,17 +168,21 @@ class _Capture:
         package = mro[0].partition(".")[0]
         answer = read_answer(exc, package, names) if known else NO_ANSWER
         if known:
-            message = text_of(exc)
+            message = foreign.text_of(exc)
         else:  # the first text argument, usually the message
-            texts = (words(arg, MAX_TEXT) for arg in args_of(exc)[:4] if type(arg) is str)
+            texts = (
+                foreign.words(arg, foreign.MAX_TEXT)
+                for arg in foreign.args_of(exc)[:4]
+                if type(arg) is str
+            )
             message = next(filter(None, texts), "")
         if not message.strip():
             message = names[0]  # KeyError('') or a broken __str__
         delay = delay_of(exc, answer, message, self.now) if known else from_text(message)
-        notes = attributes_of(exc).get("__notes__") if known else None
-        read = (text_of(note, 500) for note in some(notes, 9))
+        notes = foreign.attributes_of(exc).get("__notes__") if known else None
+        read = (foreign.text_of(note, 500) for note in foreign.some(notes, 9))
         told = [text for text in read if not text.startswith(SEE)][:8]
-        if known and (names_there_are := note_on_table(exc)) is not None:
+        if known and (names_there_are := foreign.note_on_table(exc)) is not None:
             told.append(names_there_are)
         return ErrorInfo(
             type_name=names[0],
@@ -236,11 +213,11 @@ def _class_names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return `module.QualName` and the plain names of a class and its bases, without `object`."""
     full: list[str] = []
     names: list[str] = []
-    for cls in mro_of(kind)[:-1][:32]:
-        name = words(_name_of(cls)) or "Exception"
-        qualname = words(_qualname_of(cls)) or name
+    for cls in foreign.mro_of(kind)[:-1][:32]:
+        name = foreign.words(_name_of(cls)) or "Exception"
+        qualname = foreign.words(_qualname_of(cls)) or name
         try:
-            module = words(_module_of(cls))
+            module = foreign.words(_module_of(cls))
         except AttributeError:  # it was deleted
             module = None
         full.append(f"{module}.{qualname}" if module else qualname)
@@ -267,12 +244,12 @@ _MAX_SUGGESTIONS = 10
 def hint(
     exc: E,
     *,
-    failure_type: FailureType | str | None = None,
-    cause: Cause | str | None = None,
-    category: Category | str | None = None,
-    recovery: Recovery | str | None = None,
-    severity: Severity | str | None = None,
-    level: Level | str | None = None,
+    failure_type: taxonomy.FailureType | str | None = None,
+    cause: taxonomy.Cause | str | None = None,
+    category: taxonomy.Category | str | None = None,
+    recovery: taxonomy.Recovery | str | None = None,
+    severity: taxonomy.Severity | str | None = None,
+    level: taxonomy.Level | str | None = None,
     hint: str | None = None,
     retry_after_s: float | None = None,
     user_message: str | None = None,
@@ -292,11 +269,11 @@ def hint(
         raise refuse("hint() exc", exc, "an exception")
     given: dict[str, Any] = {}
     members: tuple[tuple[str, type[StrEnum], str | None], ...] = (
-        ("failure_type", FailureType, failure_type),
-        ("category", Category, category),
-        ("recovery", Recovery, recovery),
-        ("severity", Severity, severity),
-        ("level", Level, level),
+        ("failure_type", taxonomy.FailureType, failure_type),
+        ("category", taxonomy.Category, category),
+        ("recovery", taxonomy.Recovery, recovery),
+        ("severity", taxonomy.Severity, severity),
+        ("level", taxonomy.Level, level),
     )
     for field, enum, word in members:
         if word is not None:
@@ -313,8 +290,10 @@ def hint(
         check_number("hint() retry_after_s", retry_after_s, "seconds")
         given["retry_after_s"] = float(retry_after_s)
     # Into the instance dict, past any `__setattr__`.
-    earlier = attributes_of(exc).get(_HINT)
-    attributes_of(exc)[_HINT] = Said({**(earlier if is_a(earlier, Said) else {}), **given})
+    earlier = foreign.attributes_of(exc).get(_HINT)
+    foreign.attributes_of(exc)[_HINT] = Said(
+        {**(earlier if foreign.is_a(earlier, Said) else {}), **given}
+    )
     return exc
 
 
@@ -325,7 +304,7 @@ def not_attempted(exc: E) -> E:
     """
     if not isinstance(exc, BaseException):
         raise refuse("not_attempted() exc", exc, "an exception")
-    attributes_of(exc)[_NOT_ATTEMPTED] = Mark.NOT_ATTEMPTED
+    foreign.attributes_of(exc)[_NOT_ATTEMPTED] = Mark.NOT_ATTEMPTED
     return exc
 
 
@@ -340,11 +319,11 @@ def _written_on(exc: BaseException, *, known: bool) -> dict[str, Any] | None:
     Fields written by `hint` replace those the class declares, except in a refusal for safety. Values of
     the wrong kind are dropped. known: whether the exception's own code, such as a property, may run.
     """
-    written = attributes_of(exc).get(_HINT)
-    given = _read_words(written) if is_a(written, Said) else {}
+    written = foreign.attributes_of(exc).get(_HINT)
+    given = _read_words(written) if foreign.is_a(written, Said) else {}
     if _is_fault(type(exc)):
         own = _declared(exc, known=known)
-        if own.get("category") == Category.SAFETY:
+        if own.get("category") == taxonomy.Category.SAFETY:
             given = {
                 name: word
                 for name, word in given.items()
@@ -356,33 +335,35 @@ def _written_on(exc: BaseException, *, known: bool) -> dict[str, Any] | None:
 
 def _is_not_attempted(exc: BaseException) -> bool:
     """Whether `not_attempted` marked the exception, or its class declares it for all instances."""
-    if attributes_of(exc).get(_NOT_ATTEMPTED) is Mark.NOT_ATTEMPTED:
+    if foreign.attributes_of(exc).get(_NOT_ATTEMPTED) is Mark.NOT_ATTEMPTED:
         return True
     if not _is_fault(type(exc)):
         return False
-    spaces = (attributes_of(exc), *map(namespace_of, mro_of(type(exc))))
+    spaces = (foreign.attributes_of(exc), *map(foreign.namespace_of, foreign.mro_of(type(exc))))
     name = "not_attempted"
     return next((space[name] for space in spaces if name in space), None) is True
 
 
 def _is_fault(kind: type) -> bool:
-    return is_plain_class(kind) and _declares_a_fault(cast("Hashable", kind))
+    return foreign.is_plain_class(kind) and _declares_a_fault(cast("Hashable", kind))
 
 
 @lru_cache(maxsize=512)
 def _declares_a_fault(kind: Hashable) -> bool:
-    return any(namespace_of(cls).get("__triage_fault__") is True for cls in mro_of(kind))
+    return any(
+        foreign.namespace_of(cls).get("__triage_fault__") is True for cls in foreign.mro_of(kind)
+    )
 
 
 def _declared(exc: BaseException, *, known: bool) -> dict[str, Any]:
     """Return the fields that a fault's classes declare, overridden by those of the instance."""
-    own = dict(attributes_of(exc))
+    own = dict(foreign.attributes_of(exc))
     declared: dict[str, Any] = {}
-    for space in (*map(namespace_of, reversed(mro_of(type(exc)))), own):
+    for space in (*map(foreign.namespace_of, reversed(foreign.mro_of(type(exc)))), own):
         declared |= {name: space[name] for name in _READERS if name in space}
     for name, value in declared.items():
         if hasattr(type(value), "__get__"):  # a property
-            own[name] = declared[name] = attr(exc, name) if known else None
+            own[name] = declared[name] = foreign.attr(exc, name) if known else None
     return _without_outdated(_read_words(declared), own)
 
 
@@ -409,15 +390,15 @@ def _without_outdated(declared: dict[str, Any], closer: Mapping[str, Any]) -> di
 def _completed(given: dict[str, Any]) -> dict[str, Any]:
     """Fill in a missing recovery from the category, and a missing severity from the recovery."""
     category = given.get("category")
-    if category == Category.SAFETY:
-        given["recovery"] = Recovery.NEVER.value
+    if category == taxonomy.Category.SAFETY:
+        given["recovery"] = taxonomy.Recovery.NEVER.value
     elif category is not None:
-        given.setdefault("recovery", CATEGORY_RECOVERY[Category(category)].value)
+        given.setdefault("recovery", taxonomy.CATEGORY_RECOVERY[taxonomy.Category(category)].value)
     recovery = given.get("recovery")
-    if recovery == Recovery.NEVER:
-        given["severity"] = Severity.FATAL.value
+    if recovery == taxonomy.Recovery.NEVER:
+        given["severity"] = taxonomy.Severity.FATAL.value
     elif recovery is not None:
-        given.setdefault("severity", RECOVERY_SEVERITY[Recovery(recovery)].value)
+        given.setdefault("severity", taxonomy.RECOVERY_SEVERITY[taxonomy.Recovery(recovery)].value)
     return given
 
 
@@ -426,7 +407,7 @@ def _read_words(found: object) -> dict[str, Any]:
     if found is None:  # as on nearly every exception
         return given
     for name, read in _READERS.items():
-        value = entry(found, name)
+        value = foreign.entry(found, name)
         word = None if value is None else read(value)
         if word not in (None, []):
             given[name] = word
@@ -437,30 +418,30 @@ def _member_of(enum: type[StrEnum]) -> Callable[[object], str | None]:
     known = frozenset(member.value for member in enum)
 
     def read(value: object) -> str | None:
-        word = words(value)
+        word = foreign.words(value)
         return word if word in known else None
 
     return read
 
 
 def _long_text(value: object) -> str | None:
-    return words(value, MAX_TEXT)
+    return foreign.words(value, foreign.MAX_TEXT)
 
 
 def _texts(value: object) -> list[str]:
-    listed = [] if is_a(value, str) else some(value, _MAX_SUGGESTIONS)
-    return [text for item in listed if (text := words(item)) is not None]
+    listed = [] if foreign.is_a(value, str) else foreign.some(value, _MAX_SUGGESTIONS)
+    return [text for item in listed if (text := foreign.words(item)) is not None]
 
 
 _READERS: dict[str, Callable[[object], Any]] = {
-    "failure_type": _member_of(FailureType),
-    "cause": words,
-    "category": _member_of(Category),
-    "recovery": _member_of(Recovery),
-    "severity": _member_of(Severity),
-    "level": _member_of(Level),
+    "failure_type": _member_of(taxonomy.FailureType),
+    "cause": foreign.words,
+    "category": _member_of(taxonomy.Category),
+    "recovery": _member_of(taxonomy.Recovery),
+    "severity": _member_of(taxonomy.Severity),
+    "level": _member_of(taxonomy.Level),
     "hint": _long_text,
-    "retry_after_s": seconds,
+    "retry_after_s": foreign.seconds,
     "user_message": _long_text,
     "technical_details": _long_text,
     "suggestions": _texts,

@@ -40,19 +40,9 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, cast
 
+from . import taxonomy
 from .constructors import unknown_name
 from .errors import UsageError
-from .taxonomy import (
-    CATEGORY_RECOVERY,
-    DEFAULT_LEVEL,
-    RECOVERY_SEVERITY,
-    Category,
-    Cause,
-    FailureType,
-    Level,
-    Recovery,
-    Severity,
-)
 
 __all__ = [
     "AmbiguousInput",
@@ -88,15 +78,15 @@ __all__ = [
 
 E = TypeVar("E", bound=StrEnum)
 _WORDS: dict[str, type[StrEnum]] = {
-    "category": Category,
-    "recovery": Recovery,
-    "failure_type": FailureType,
-    "severity": Severity,
-    "level": Level,
+    "category": taxonomy.Category,
+    "recovery": taxonomy.Recovery,
+    "failure_type": taxonomy.FailureType,
+    "severity": taxonomy.Severity,
+    "level": taxonomy.Level,
 }
 _FOLLOWS: tuple[tuple[str, str, Mapping[Any, StrEnum]], ...] = (
-    ("recovery", "severity", RECOVERY_SEVERITY),
-    ("severity", "level", DEFAULT_LEVEL),
+    ("recovery", "severity", taxonomy.RECOVERY_SEVERITY),
+    ("severity", "level", taxonomy.DEFAULT_LEVEL),
 )
 """What an instance says, what follows from it unless said too, and how."""
 _MOST_LISTED = 20
@@ -111,10 +101,10 @@ class Said(TypedDict, total=False):
     hint: str
     suggestions: tuple[str, ...]
     retry_after_s: float
-    cause: Cause | str
-    recovery: Recovery
-    severity: Severity
-    level: Level
+    cause: taxonomy.Cause | str
+    recovery: taxonomy.Recovery
+    severity: taxonomy.Severity
+    level: taxonomy.Level
 
 
 class Fault(Exception):
@@ -137,12 +127,12 @@ class Fault(Exception):
 
     __triage_fault__: ClassVar[bool] = True
 
-    category: Category = Category.WORKFLOW
-    recovery: Recovery = Recovery.ASK
-    failure_type: FailureType = FailureType.UNKNOWN
-    cause: Cause | str | None = None
-    severity: Severity = Severity.CRITICAL
-    level: Level = Level.HIGH
+    category: taxonomy.Category = taxonomy.Category.WORKFLOW
+    recovery: taxonomy.Recovery = taxonomy.Recovery.ASK
+    failure_type: taxonomy.FailureType = taxonomy.FailureType.UNKNOWN
+    cause: taxonomy.Cause | str | None = None
+    severity: taxonomy.Severity = taxonomy.Severity.CRITICAL
+    level: taxonomy.Level = taxonomy.Level.HIGH
     user_message: str = ""
     technical_details: str = ""
     hint: str | None = None
@@ -156,7 +146,7 @@ class Fault(Exception):
             if name not in Said.__annotations__:
                 raise unknown_name(type(self), name, value, Said.__annotations__)
         given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-        if type(self).category != Category.SAFETY:
+        if type(self).category != taxonomy.Category.SAFETY:
             for name, follower, following in _FOLLOWS:
                 if isinstance(given.get(name), str) and given[name] in following:
                     given.setdefault(follower, following[given[name]])
@@ -170,13 +160,17 @@ class Fault(Exception):
                 setattr(cls, name, _word(f"{cls.__name__}.{name}", own[name], words))
             elif name in own and not hasattr(own[name], "__get__"):
                 raise _wrong(f"{cls.__name__}.{name}", own[name], words)
-        if "category" in own and "recovery" not in own and isinstance(cls.category, Category):
-            cls.recovery = CATEGORY_RECOVERY[cls.category]
+        if (
+            "category" in own
+            and "recovery" not in own
+            and isinstance(cls.category, taxonomy.Category)
+        ):
+            cls.recovery = taxonomy.CATEGORY_RECOVERY[cls.category]
         if "recovery" in own and "severity" not in own:
-            cls.severity = RECOVERY_SEVERITY.get(cls.recovery, cls.severity)
+            cls.severity = taxonomy.RECOVERY_SEVERITY.get(cls.recovery, cls.severity)
         if "severity" in own and "level" not in own:
-            cls.level = DEFAULT_LEVEL.get(cls.severity, cls.level)
-        if cls.category is Category.SAFETY and cls.recovery is not Recovery.NEVER:
+            cls.level = taxonomy.DEFAULT_LEVEL.get(cls.severity, cls.level)
+        if cls.category is taxonomy.Category.SAFETY and cls.recovery is not taxonomy.Recovery.NEVER:
             raise UsageError(
                 f"{cls.__name__}.recovery must be never, as its category is safety; take another "
                 "category for what may be tried again"
@@ -192,19 +186,25 @@ class Fault(Exception):
 
         As in the diagnosis, the most serious of this fault and those it was raised from counts.
         """
-        return self._decisive_recovery() == Recovery.RETRY
+        return self._decisive_recovery() == taxonomy.Recovery.RETRY
 
     def should_retry_code_generation(self) -> bool:
         """Whether to generate again, told what was wrong; judged as by `should_retry_execution`."""
-        return self._decisive_recovery() == Recovery.REGENERATE
+        return self._decisive_recovery() == taxonomy.Recovery.REGENERATE
 
-    def _decisive_recovery(self) -> Recovery:
+    def _decisive_recovery(self) -> taxonomy.Recovery:
         faults = [self, *(cause for cause in _causes(self) if isinstance(cause, Fault))]
         gravest = max(faults, key=lambda fault: _ORDER.get(fault.category, 0))
-        return Recovery.NEVER if gravest.category is Category.SAFETY else gravest.recovery
+        return (
+            taxonomy.Recovery.NEVER
+            if gravest.category is taxonomy.Category.SAFETY
+            else gravest.recovery
+        )
 
 
-_ORDER: dict[object, int] = {category: weight for weight, category in enumerate(Category, 1)}
+_ORDER: dict[object, int] = {
+    category: weight for weight, category in enumerate(taxonomy.Category, 1)
+}
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -270,15 +270,15 @@ def told(said: Said, **made: str) -> Said:
 class InfrastructureFault(Fault):
     """Something the work depends on failed; the work itself may be right."""
 
-    category = Category.INFRASTRUCTURE
-    failure_type = FailureType.EXTERNAL_FAULT
+    category = taxonomy.Category.INFRASTRUCTURE
+    failure_type = taxonomy.FailureType.EXTERNAL_FAULT
     user_message = "Something this needs is not available right now. Please try again in a while."
 
 
 class ConnectivityFault(InfrastructureFault):
     """A host could not be reached, or the connection was lost. host, port: None if not known."""
 
-    cause: Cause | str | None = Cause.CONNECTION
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.CONNECTION
     user_message = "A service could not be reached. Please try again in a while."
 
     def __init__(
@@ -298,7 +298,7 @@ class ConnectivityFault(InfrastructureFault):
 class ExecutionTimeout(InfrastructureFault):
     """Something took too long. seconds: the time it had, None if not known."""
 
-    cause: Cause | str | None = Cause.TIMEOUT
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.TIMEOUT
     user_message = "Something took too long. Please try again."
 
     def __init__(
@@ -312,7 +312,7 @@ class ExecutionTimeout(InfrastructureFault):
 class RateLimited(InfrastructureFault):
     """The other side accepts no more requests for now; `retry_after_s` says for how long, if known."""
 
-    cause: Cause | str | None = Cause.RATE_LIMITED
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.RATE_LIMITED
     user_message = "A service gets too many requests right now. Please try again in a while."
     not_attempted = True
 
@@ -320,20 +320,20 @@ class RateLimited(InfrastructureFault):
 class ModelCallFailed(InfrastructureFault):
     """A model could not be called, or did not answer."""
 
-    cause: Cause | str | None = Cause.UNAVAILABLE
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.UNAVAILABLE
     user_message = "A model the task needs did not answer. Please try again in a while."
 
 
 class RetrievalFailed(InfrastructureFault):
     """Stored data could not be read."""
 
-    cause: Cause | str | None = Cause.UNAVAILABLE
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.UNAVAILABLE
 
 
 class StorageFailed(InfrastructureFault):
     """Data could not be stored."""
 
-    cause: Cause | str | None = Cause.UNAVAILABLE
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.UNAVAILABLE
 
 
 # Generated code -----------------------------------------------------------------------------------
@@ -346,9 +346,9 @@ class CodeFault(Fault):
     ended, a traceback. The first 20 are kept.
     """
 
-    category = Category.CODE
-    failure_type = FailureType.SCHEMA_MISMATCH
-    cause: Cause | str | None = "generated_code"
+    category = taxonomy.Category.CODE
+    failure_type = taxonomy.FailureType.SCHEMA_MISMATCH
+    cause: taxonomy.Cause | str | None = "generated_code"
     user_message = "What the assistant wrote to do this did not work."
 
     def __init__(
@@ -367,13 +367,13 @@ class CodeFault(Fault):
 class CodeGenerationFailed(CodeFault):
     """Nothing usable was generated."""
 
-    cause: Cause | str | None = Cause.MALFORMED_OUTPUT
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.MALFORMED_OUTPUT
 
 
 class CodeSyntaxInvalid(CodeFault):
     """The code does not parse, so it was not run."""
 
-    cause: Cause | str | None = Cause.MALFORMED_OUTPUT
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.MALFORMED_OUTPUT
     not_attempted = True
 
 
@@ -387,15 +387,15 @@ class CodeRuntimeFailed(CodeFault):
 class DataFault(Fault):
     """Data is missing, or is not what it must be."""
 
-    category = Category.DATA
-    failure_type = FailureType.HALLUCINATED_STATE
+    category = taxonomy.Category.DATA
+    failure_type = taxonomy.FailureType.HALLUCINATED_STATE
     user_message = "Data that this needs is not there."
 
 
 class MissingContext(DataFault):
     """An earlier result or other data is missing. keys: the names of what is missing."""
 
-    cause: Cause | str | None = "missing_context"
+    cause: taxonomy.Cause | str | None = "missing_context"
     suggestions: tuple[str, ...] = ("Check which step makes this data, and that it comes before.",)
 
     def __init__(
@@ -409,7 +409,7 @@ class MissingContext(DataFault):
 class InvalidContextKey(DataFault):
     """A plan names data that no step produces. key: the name. available: the names that exist."""
 
-    cause: Cause | str | None = "invalid_context_key"
+    cause: taxonomy.Cause | str | None = "invalid_context_key"
 
     def __init__(
         self,
@@ -430,8 +430,8 @@ class InvalidContextKey(DataFault):
 class PlanInvalid(DataFault):
     """A plan cannot be carried out as it stands. issues: what is wrong with it, a sentence each."""
 
-    failure_type = FailureType.PLAN_INCOMPLETE
-    cause: Cause | str | None = "invalid_plan"
+    failure_type = taxonomy.FailureType.PLAN_INCOMPLETE
+    cause: taxonomy.Cause | str | None = "invalid_plan"
     user_message = "The plan for this could not be carried out."
     not_attempted = True
 
@@ -446,25 +446,25 @@ class PlanInvalid(DataFault):
 class ExtractionFailed(DataFault):
     """The data could not be extracted from its source."""
 
-    cause: Cause | str | None = "extraction_failed"
+    cause: taxonomy.Cause | str | None = "extraction_failed"
 
 
 class InvalidFormat(DataFault):
     """The output does not have the agreed form; generating it again may help."""
 
-    failure_type = FailureType.SCHEMA_MISMATCH
-    cause: Cause | str | None = Cause.INVALID_ARGUMENTS
-    recovery = Recovery.REGENERATE
-    severity = Severity.RETRIABLE
+    failure_type = taxonomy.FailureType.SCHEMA_MISMATCH
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.INVALID_ARGUMENTS
+    recovery = taxonomy.Recovery.REGENERATE
+    severity = taxonomy.Severity.RETRIABLE
     user_message = "Some data did not have the expected form."
 
 
 class ReclassificationRequired(DataFault):
     """The chosen tools or capabilities are the wrong ones."""
 
-    failure_type = FailureType.WRONG_TOOL_CALLED
-    cause: Cause | str | None = "wrong_capabilities"
-    recovery = Recovery.RECLASSIFY
+    failure_type = taxonomy.FailureType.WRONG_TOOL_CALLED
+    cause: taxonomy.Cause | str | None = "wrong_capabilities"
+    recovery = taxonomy.Recovery.RECLASSIFY
     user_message = "The assistant chose the wrong means for this."
 
 
@@ -474,7 +474,7 @@ class ReclassificationRequired(DataFault):
 class WorkflowFault(Fault):
     """The work cannot continue without a person. stage: where it stopped, empty if not known."""
 
-    category = Category.WORKFLOW
+    category = taxonomy.Category.WORKFLOW
     user_message = "This cannot go on without help."
 
     def __init__(self, message: object = None, *, stage: str = "", **said: Unpack[Said]) -> None:
@@ -490,7 +490,7 @@ class MaxAttemptsExceeded(WorkflowFault):
     first.
     """
 
-    cause: Cause | str | None = Cause.LIMIT
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.LIMIT
     user_message = "This was tried several times and did not work."
 
     def __init__(
@@ -516,8 +516,8 @@ class MaxAttemptsExceeded(WorkflowFault):
 class AmbiguousInput(WorkflowFault):
     """The request can be read in several ways: a person must clarify it."""
 
-    failure_type = FailureType.PLAN_INCOMPLETE
-    cause: Cause | str | None = "ambiguous_input"
+    failure_type = taxonomy.FailureType.PLAN_INCOMPLETE
+    cause: taxonomy.Cause | str | None = "ambiguous_input"
     user_message = "What is wanted can be read in several ways. Please say it more exactly."
     not_attempted = True
 
@@ -525,7 +525,7 @@ class AmbiguousInput(WorkflowFault):
 class IdentityMissing(WorkflowFault):
     """The user for whom this is done is not known."""
 
-    cause: Cause | str | None = "identity_missing"
+    cause: taxonomy.Cause | str | None = "identity_missing"
     user_message = "It is not known for whom this is to be done. Please sign in."
     not_attempted = True
 
@@ -533,8 +533,8 @@ class IdentityMissing(WorkflowFault):
 class EffectUnverified(WorkflowFault):
     """Something was attempted and may have happened; it must not be repeated blindly."""
 
-    failure_type = FailureType.EXTERNAL_FAULT
-    cause: Cause | str | None = Cause.IN_DOUBT
+    failure_type = taxonomy.FailureType.EXTERNAL_FAULT
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.IN_DOUBT
     user_message = "It is not certain whether this has happened. Please check before trying again."
 
 
@@ -544,9 +544,9 @@ class EffectUnverified(WorkflowFault):
 class ConfigurationFault(Fault):
     """Something is set up wrongly. setting: the name of the setting to change, empty if not known."""
 
-    category = Category.CONFIGURATION
-    failure_type = FailureType.EXTERNAL_FAULT
-    cause: Cause | str | None = Cause.MISSING_CONFIG
+    category = taxonomy.Category.CONFIGURATION
+    failure_type = taxonomy.FailureType.EXTERNAL_FAULT
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.MISSING_CONFIG
     user_message = "Something is not set up rightly. The operator has to look at it."
 
     def __init__(self, message: object = None, *, setting: str = "", **said: Unpack[Said]) -> None:
@@ -558,7 +558,7 @@ class ConfigurationFault(Fault):
 class RegistryFault(ConfigurationFault):
     """Something that must be registered is not: a capability, a tool, a provider."""
 
-    cause: Cause | str | None = "not_registered"
+    cause: taxonomy.Cause | str | None = "not_registered"
 
 
 # Refusals -----------------------------------------------------------------------------------------
@@ -567,9 +567,9 @@ class RegistryFault(ConfigurationFault):
 class SafetyFault(Fault):
     """It must not be done. The recovery is always NEVER: no retry, and no way around it."""
 
-    category = Category.SAFETY
-    failure_type = FailureType.CONSTRAINT_IGNORED
-    cause: Cause | str | None = Cause.GUARDRAIL
+    category = taxonomy.Category.SAFETY
+    failure_type = taxonomy.FailureType.CONSTRAINT_IGNORED
+    cause: taxonomy.Cause | str | None = taxonomy.Cause.GUARDRAIL
     user_message = "This was refused, as it is not allowed."
 
 

@@ -13,7 +13,8 @@ from msgspec import Struct
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .escaping import escaped, stripped
 from .guards import guarded
-from .redaction import HIDDEN, redact
+from .redaction import redact
+from .secret_shapes import HIDDEN
 from .steps import Step
 
 MAX_QUOTE = 300

@@ -15,33 +15,11 @@ from functools import cache, cached_property
 from typing import Any, TypeAlias, overload
 from urllib.parse import unquote_plus
 
+from . import secret_shapes
 from .errors import misuse
 from .guards import guarded
 from .json_values import HUGE, plain
-from .secret_shapes import (
-    ASSIGNED,
-    ELEMENT,
-    HIDDEN,
-    KEYS,
-    MARKS,
-    PAIR,
-    PARTS_OF_NAMES,
-    PLACES,
-    QUERY,
-    UNQUOTED_GROUPS,
-    Shape,
-    bare,
-    compiled,
-    counts,
-    is_no_phrase,
-    is_secret,
-    is_secret_in_text,
-    looks_random,
-    names_a_secret,
-    names_a_secret_parameter,
-    names_a_secret_variable,
-    value_pattern,
-)
+from .secret_shapes import HIDDEN
 
 __all__ = ["HIDDEN", "Redactor", "redact"]
 
@@ -150,7 +128,7 @@ class Redactor:
             object.__setattr__(self, name, texts)
         for name in ("fields", "keep"):
             for text in getattr(self, name):
-                if not bare(text):
+                if not secret_shapes.bare(text):
                     raise misuse(f"Redactor.{name} item", text, "a name with a letter in it")
         for number, value in enumerate(self.values):
             if len(value) < _LEAST:
@@ -225,11 +203,11 @@ class Redactor:
 
     @cached_property
     def _own(self) -> frozenset[str]:
-        return frozenset(map(bare, self.fields))
+        return frozenset(map(secret_shapes.bare, self.fields))
 
     @cached_property
     def _kept(self) -> frozenset[str]:
-        return frozenset(map(bare, self.keep))
+        return frozenset(map(secret_shapes.bare, self.keep))
 
     @cached_property
     def _known(self) -> tuple[str, ...]:
@@ -251,50 +229,55 @@ class Redactor:
                 start = text.find(known, start + len(known))
         text = _unescaped(text)
         low = text.lower()
-        marked = [mark for mark in MARKS if mark in low]
-        for shape in PLACES:
+        marked = [mark for mark in secret_shapes.MARKS if mark in low]
+        for shape in secret_shapes.PLACES:
             if shape.mark in marked:
                 spans.extend(_found(shape, text))
-        if self._own or any(part in marked for part in PARTS_OF_NAMES):
+        if self._own or any(part in marked for part in secret_shapes.PARTS_OF_NAMES):
             spans.extend(self._named(text))
         if has_key_characters(text):
-            for shape in KEYS:
+            for shape in secret_shapes.KEYS:
                 if shape.mark in low:
                     spans.extend(_found(shape, text))
         return spans
 
     def _named(self, text: str) -> Iterator[Span]:
         """Find values under the names of secrets: `name=value`, `<name>value</name>`."""
-        for pattern, usual in ((QUERY, names_a_secret_parameter), (ELEMENT, names_a_secret)):
+        for pattern, usual in (
+            (secret_shapes.QUERY, secret_shapes.names_a_secret_parameter),
+            (secret_shapes.ELEMENT, secret_shapes.names_a_secret),
+        ):
             for match in pattern.finditer(text):
-                if self._names(match[1], usual) and is_secret(match[1], match[2]):
+                if self._names(match[1], usual) and secret_shapes.is_secret(match[1], match[2]):
                     yield match.span(2)
         yield from self._paired(text)
-        for match in ASSIGNED.finditer(text):
+        for match in secret_shapes.ASSIGNED.finditer(text):
             name = match[1]
-            if " " in name and not self._names(name, names_a_secret):
+            if " " in name and not self._names(name, secret_shapes.names_a_secret):
                 name = name.rpartition(" ")[2]
-            if not self._names(name, names_a_secret):
+            if not self._names(name, secret_shapes.names_a_secret):
                 continue
-            given = value_pattern(name).match(text, match.end())
+            given = secret_shapes.value_pattern(name).match(text, match.end())
             if given is None or given.lastindex is None:
                 continue
             value = given[given.lastindex]
-            if bare(name) in self._own:
+            if secret_shapes.bare(name) in self._own:
                 secret = not value.startswith(HIDDEN)
-            elif given.lastindex in UNQUOTED_GROUPS:
+            elif given.lastindex in secret_shapes.UNQUOTED_GROUPS:
                 # Prose may follow a colon, but not an equals sign.
                 rest = "" if "=" in match[0] else text[given.end() : given.end() + 40]
-                secret = is_secret_in_text(name, value, rest)
+                secret = secret_shapes.is_secret_in_text(name, value, rest)
             else:
-                secret = is_secret(name, value)
+                secret = secret_shapes.is_secret(name, value)
             if secret:
                 yield given.span(given.lastindex)
 
     def _paired(self, text: str) -> Iterator[Span]:
         """Find headers shown as pairs: `('cookie', 'sid=…')`."""
-        for match in PAIR.finditer(text):
-            if self._names(match[1], names_a_secret) and self._holds_header(match[1], match[2]):
+        for match in secret_shapes.PAIR.finditer(text):
+            if self._names(match[1], secret_shapes.names_a_secret) and self._holds_header(
+                match[1], match[2]
+            ):
                 yield match.span(2)
 
     def _by_patterns(self, text: str) -> Iterator[Span]:
@@ -330,12 +313,12 @@ class Redactor:
 
     def _holds_header(self, name: str, value: str) -> bool:
         """Whether a pair is a header, `["authorization", "…"]`; two names of fields look the same."""
-        return bare(name) in self._own or looks_random(value)
+        return secret_shapes.bare(name) in self._own or secret_shapes.looks_random(value)
 
     def _names(self, name: Any, usual: Callable[[str], bool]) -> bool:
         if not isinstance(name, str):
             return False
-        plain = bare(name)
+        plain = secret_shapes.bare(name)
         return plain in self._own or (plain not in self._kept and usual(name))
 
     def _clean(
@@ -367,12 +350,12 @@ class Redactor:
     def _leaf(self, value: str | float, name: str) -> Any:
         if isinstance(value, bool):
             return value
-        own = bare(name) in self._own
+        own = secret_shapes.bare(name) in self._own
         if isinstance(value, str):
-            if name and value and value != HIDDEN and (own or is_secret(name, value)):
+            if name and value and value != HIDDEN and (own or secret_shapes.is_secret(name, value)):
                 return HIDDEN
             return self.text(value)
-        if name and (own or not counts(name)):
+        if name and (own or not secret_shapes.counts(name)):
             return HIDDEN
         if _LONG_NUMBER < abs(value) < HUGE and self.text(repr(value)) != repr(value):
             return HIDDEN
@@ -386,7 +369,12 @@ class Redactor:
         if types and all(_JSON_TYPES.count(one) for one in types):
             name = ""  # a schema of the secret, not the secret itself
         label = next(
-            (value[key] for key in _LABELS if self._names(value.get(key), names_a_secret)), ""
+            (
+                value[key]
+                for key in _LABELS
+                if self._names(value.get(key), secret_shapes.names_a_secret)
+            ),
+            "",
         )
         copy: dict[Any, Any] = {}
         changed = False
@@ -396,7 +384,7 @@ class Redactor:
             if clean_key is not key and found is not None:
                 found.append(below)
             below_name = label if label and key == "value" else name
-            if self._names(key, names_a_secret):
+            if self._names(key, secret_shapes.names_a_secret):
                 below_name = key
             clean = self._clean(item, below_name, below, found, depth + 1)
             changed = changed or clean is not item or clean_key is not key
@@ -413,7 +401,7 @@ class Redactor:
     ) -> Any:
         header = ""
         match value:
-            case [name_, str(given)] if self._names(name_, names_a_secret):
+            case [name_, str(given)] if self._names(name_, secret_shapes.names_a_secret):
                 header = name_ if self._holds_header(name_, given) else ""
             case _:
                 pass
@@ -477,12 +465,12 @@ def has_key_characters(text: str) -> bool:
     return b"a" * _SHORTEST_KEY in text.encode("ascii", "replace").translate(_KEY_CHARACTERS)
 
 
-def _found(shape: Shape, text: str) -> Iterator[Span]:
-    for match in compiled(shape.pattern).finditer(text):
+def _found(shape: secret_shapes.Shape, text: str) -> Iterator[Span]:
+    for match in secret_shapes.compiled(shape.pattern).finditer(text):
         group = match.lastindex or 0
         # Of a user and a password, only the password tells a placeholder.
-        if (not shape.random or is_no_phrase(match[group])) and (
-            not group or is_secret("", match[group].rpartition(":")[2])
+        if (not shape.random or secret_shapes.is_no_phrase(match[group])) and (
+            not group or secret_shapes.is_secret("", match[group].rpartition(":")[2])
         ):
             yield match.span(group)
 
@@ -571,7 +559,9 @@ def _is_path(value: str) -> bool:
         return False
     letters = value.rstrip("=").replace("/", "").replace("+", "")
     in_base64 = letters.isascii() and letters.isalnum() and value.count("/") <= _MOST_SLASHES
-    return not (in_base64 and len(value) >= _SHORTEST_IN_BASE64 and looks_random(value))
+    return not (
+        in_base64 and len(value) >= _SHORTEST_IN_BASE64 and secret_shapes.looks_random(value)
+    )
 
 
 def _environment() -> list[str]:
@@ -580,7 +570,7 @@ def _environment() -> list[str]:
         value
         for name, value in os.environ.items()
         if _LEAST_OF_ENVIRONMENT <= len(value) <= _LONGEST_OF_ENVIRONMENT
-        and names_a_secret_variable(name)
+        and secret_shapes.names_a_secret_variable(name)
         and not _is_path(value)
     ]
     return found[:_MOST_OF_ENVIRONMENT]
