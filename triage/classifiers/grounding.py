@@ -81,7 +81,6 @@ MAX_READ = 1_000_000
 """How many characters of all sources together are parsed for numbers, dates and times. Beyond that, a fact
 is only searched for as it is written."""
 _MAX_FACT = 200
-_PIECE = 65_536
 _OPERANDS = 40
 _LONG = 5
 _MAX_OWN = 48
@@ -210,14 +209,7 @@ def _is_number(value: object) -> bool:
 
 def compact(text: str) -> str:
     """Reduce a name to its letters and digits in lower case, for comparison."""
-    pieces = _pieces(text.casefold(), 0)
-    return "".join(re.sub(r"[\W_]+", "", piece) for piece in pieces)
-
-
-def _pieces(text: str, overlap: int = 100) -> Iterator[str]:
-    """Split a text into overlapping pieces, since a regex blocks other threads while it searches."""
-    for at in range(0, len(text), _PIECE):
-        yield text[at : at + _PIECE + overlap]
+    return re.sub(r"[\W_]+", "", text.casefold())
 
 
 class _Index:
@@ -227,7 +219,7 @@ class _Index:
         self.text = "\n".join(texts)
         self._lists = lists
         self.lengths = frozenset(map(float, (*map(len, lists), *counts)))
-        self._pieces = list(_pieces(self.text[:MAX_READ]))
+        self._read = self.text[:MAX_READ]
         self.is_cut = len(self.text) > MAX_READ
 
     @cached_property
@@ -248,8 +240,7 @@ class _Index:
     def in_order(self) -> list[float]:
         """The distinct numbers, newest last."""
         found: dict[float, None] = {}
-        read = (value for piece in self._pieces for value in numbers_in(piece))
-        for value in chain(read, map(sum, self._lists)):
+        for value in chain(numbers_in(self._read), map(sum, self._lists)):
             found.pop(value, None)
             found[value] = None
         return list(found)
@@ -266,8 +257,7 @@ class _Index:
     @cached_property
     def days(self) -> frozenset[Day]:
         """The days in the sources, including those of epoch timestamps."""
-        matches = (match for piece in self._pieces for match in DATES.finditer(piece))
-        found = {day for match in matches for day in days_of(match)}
+        found = {day for match in DATES.finditer(self._read) for day in days_of(match)}
         return frozenset(
             found | {day for day in map(day_of_epoch, self.numbers) if day is not None}
         )
@@ -282,21 +272,20 @@ class _Index:
     @cached_property
     def minutes(self) -> frozenset[int]:
         """The times of day in the sources, in minutes after midnight."""
-        matches = (match for piece in self._pieces for match in TIMES.finditer(piece))
-        return frozenset(at for match in matches for at in minutes_of(match))
+        return frozenset(at for match in TIMES.finditer(self._read) for at in minutes_of(match))
 
     @cached_property
     def shifts(self) -> frozenset[int]:
         """By how many days an answer may move a date, given the spans of time that the sources mention."""
         found = {0}
-        for piece in map(str.casefold, self._pieces):
-            if _NEXT_DAY.search(piece):
-                found |= {1, -1}
-            if re.search(r"\bweeks?\b", piece):
-                found |= {7, -7, 14, -14}
-            for match in re.finditer(r"\b(\d{1,3})[ -](?:business )?(?:day|night)s?\b", piece):
-                if len(found) < _MAX_SHIFTS:
-                    found |= {int(match[1]), -int(match[1])}
+        read = self._read.casefold()
+        if _NEXT_DAY.search(read):
+            found |= {1, -1}
+        if re.search(r"\bweeks?\b", read):
+            found |= {7, -7, 14, -14}
+        for match in re.finditer(r"\b(\d{1,3})[ -](?:business )?(?:day|night)s?\b", read):
+            if len(found) < _MAX_SHIFTS:
+                found |= {int(match[1]), -int(match[1])}
         return frozenset(found)
 
     def has(self, value: float, low: float, high: float) -> bool:
