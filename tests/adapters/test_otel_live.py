@@ -28,6 +28,7 @@ from support import RETRY
 
 import triage
 from triage import Agent, Run, UsageError
+from triage.adapters import otel
 from triage.adapters.otel import Telemetry
 from triage.core import Step
 
@@ -325,10 +326,11 @@ class TestNothingIsDisturbed:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "opentelemetry", None)
-        monkeypatch.delitem(sys.modules, "triage.adapters.otel.emitting", raising=False)
-        monkeypatch.delattr("triage.adapters.otel.emitting", raising=False)
-        with pytest.raises(UsageError, match=r"triage-recovery\[otel\]"):
-            Telemetry()
+        for name in ("emitting", "telemetry"):
+            monkeypatch.delitem(sys.modules, f"triage.adapters.otel.{name}")
+            monkeypatch.delattr(otel, name)
+        with pytest.raises(ModuleNotFoundError, match=r"triage-recovery\[otel\]"):
+            _ = otel.Telemetry
 
     def test_what_is_in_the_queue_is_emitted_at_exit_and_after_a_fork_once(
         self, tmp_path: Path

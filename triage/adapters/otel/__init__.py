@@ -7,33 +7,34 @@
 
 from __future__ import annotations
 
-from triage.core.constructors import check_constructors
+from typing import TYPE_CHECKING, Any
 
-from .export import NotExported, check_target, export, export_run, read_tree, tree_of
-from .names import VERSIONS, Names, names_of
-from .spans import Link, LogData, Measure, SpanData, SpanRef
-from .telemetry import Telemetry, wants_content
-from .tree import MAPPED, RunTrace
+from .export import NotExported, export, export_run, read_tree
+from .names import VERSIONS
+from .spans import Link, LogData, SpanData
+from .tree import tree_of
+
+if TYPE_CHECKING:
+    from .telemetry import Telemetry
 
 __all__ = [
-    "MAPPED",
     "VERSIONS",
     "Link",
     "LogData",
-    "Measure",
-    "Names",
     "NotExported",
-    "RunTrace",
     "SpanData",
-    "SpanRef",
     "Telemetry",
-    "check_target",
     "export",
     "export_run",
-    "names_of",
     "read_tree",
     "tree_of",
-    "wants_content",
 ]
 
-check_constructors(globals())
+
+def __getattr__(name: str) -> Any:
+    """Import `Telemetry` when it is asked for, as it needs an extra."""
+    if name != "Telemetry":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .telemetry import Telemetry
+
+    return Telemetry

@@ -1,24 +1,37 @@
-"""Write what telemetry shows of a run: names, content if it is wanted, and log events."""
+"""Write the values of a run as telemetry shows them: names always, content if it is wanted."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import os
+from collections.abc import Mapping
+from typing import Any
 
-from triage.core import events
+from triage.core.errors import UsageError
 from triage.core.escaping import escaped
 from triage.core.json_values import plain
 from triage.core.quoting import one_line
 from triage.core.redaction import redact
 from triage.core.steps import Step
 
-from . import names
-
 LONGEST = 16_384
 """Maximum number of characters of an attribute with content; longer text is cut and ends in "…"."""
 _MOST_LINES = 500
 """How many texts of a run are cached in the form in which they are shown."""
+_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+
+def wants_content(content: bool | None) -> bool:  # noqa: FBT001 - an option that is handed on
+    """Return whether to include content: `content` if it is not None, else the environment variable.
+
+    Raises UsageError if `content` is not True, False or None.
+    """
+    if content is not None:
+        if not isinstance(content, bool):
+            raise UsageError(f"content must be True, False or None, not {type(content).__name__}")
+        return content
+    said = os.environ.get(_VARIABLE, "").strip().lower()
+    return said in ("true", "1", "span_only", "span_and_event")
 
 
 class Shown:
@@ -94,69 +107,3 @@ def output_messages(step: Step, result: Any = None) -> list[dict[str, Any]]:
 def _text(said: Any) -> dict[str, Any]:
     content = said if isinstance(said, str) else json.dumps(plain(said), ensure_ascii=False)
     return {"type": "text", "content": content}
-
-
-# Log events for the events that neither begin nor end a span --------------------------------------
-
-
-class Note(NamedTuple):
-    """A log event. Attributes that are None are left out."""
-
-    name: str
-    attributes: Mapping[str, Any]
-    severity: str = "INFO"
-
-
-def _state_updated(event: events.StateUpdated, shown: Shown) -> Note:
-    given = {
-        "triage.state.keys": [shown.line(str(name)) for name in event.values],
-        "triage.state.values": shown.json(event.values),
-    }
-    return Note("triage.state.updated", given)
-
-
-def _watch_noticed(event: events.WatchNoticed, shown: Shown) -> Note:
-    given = {
-        "triage.watch.rule": shown.line(event.rule),
-        "triage.watch.response": shown.line(event.response),
-        "triage.watch.step": event.step,
-        "triage.watch.text": shown.text(event.text),
-    }
-    return Note("triage.watch.noticed", given, "WARN")
-
-
-def _subgoals_declared(event: events.SubgoalsDeclared, shown: Shown) -> Note:
-    given: dict[str, Any] = {"triage.subgoal.count": len(event.names)}
-    if shown.content:
-        given["triage.subgoal.names"] = [shown.line(name) for name in event.names]
-    return Note("triage.subgoals.declared", given)
-
-
-def _subgoal_completed(event: events.SubgoalCompleted, shown: Shown) -> Note:
-    return Note("triage.subgoal.completed", {"triage.subgoal.name": shown.text(event.name)})
-
-
-def _compensator_registered(event: events.CompensatorRegistered, shown: Shown) -> Note:
-    given = {names.COMPENSATOR: shown.line(event.name), names.CALL_KEY: shown.line(event.key)}
-    return Note("triage.compensator.registered", given)
-
-
-def _approval_given(event: events.ApprovalGiven, shown: Shown) -> Note:
-    given = {
-        "triage.approval.kind": shown.line(event.kind),
-        "triage.approval.subject": shown.line(event.subject),
-        "triage.approval.decision": shown.line(event.decision),
-        "triage.approval.by": shown.line(event.by) or None,
-        "triage.approval.reason": shown.text(event.reason),
-    }
-    return Note("triage.approval.given", given)
-
-
-NOTES: Mapping[type, Callable[[Any, Shown], Note]] = {
-    events.ApprovalGiven: _approval_given,
-    events.CompensatorRegistered: _compensator_registered,
-    events.StateUpdated: _state_updated,
-    events.SubgoalCompleted: _subgoal_completed,
-    events.SubgoalsDeclared: _subgoals_declared,
-    events.WatchNoticed: _watch_noticed,
-}

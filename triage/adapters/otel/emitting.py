@@ -56,8 +56,11 @@ class OpenSpan(Span):
     the span that another library records for the call, which stands in for this one; else None.
     """
 
-    def __init__(self, place: SpanContext) -> None:
-        self._place = place
+    def __init__(self, span_id: str, trace_id: int, flags: int) -> None:
+        self.id = span_id
+        self._place = SpanContext(
+            trace_id, int(span_id, 16), is_remote=False, trace_flags=TraceFlags(flags)
+        )
         self.around = trace.get_current_span().get_span_context()
         self.has_inside = False
         self.theirs: Span | None = None
@@ -230,33 +233,14 @@ class Emitter:
         meter = meters.get_meter(SCOPE, __version__, conventions.schema)
         self._instruments = {one.name: _instrument(meter, one) for one in names.INSTRUMENTS}
 
-    # In the thread that records ----------------------------------------------------------------
-
-    @staticmethod
-    def current() -> Span:
-        return trace.get_current_span()
-
-    @staticmethod
-    def traceparent() -> str:
-        """Return the current span as a W3C `traceparent`, or an empty text if there is none."""
-        place = trace.get_current_span().get_span_context()
-        if not place.is_valid:
-            return ""
-        return f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags:02x}"
-
-    @staticmethod
-    def open_span(trace_id: int, span_id: int, flags: int) -> OpenSpan:
-        """Return the span for an attempt or call that begins."""
-        return OpenSpan(_place(trace_id, span_id, flags))
-
-    def flags(self, trace_id: int, agent: str) -> int:
+    def flags(self, trace_id: str, agent: str) -> int:
         """Ask the sampler whether to sample a run's trace, and return the flags for its spans."""
         sampler = getattr(self._found_tracer(), "sampler", None)
         if sampler is None:
             return TraceFlags.SAMPLED
         given = {names.OPERATION: names.INVOKE_AGENT, names.AGENT_NAME: agent}
         asked = sampler.should_sample(
-            None, trace_id, f"{names.INVOKE_AGENT} {agent}", SpanKind.INTERNAL, given, ()
+            None, int(trace_id, 16), f"{names.INVOKE_AGENT} {agent}", SpanKind.INTERNAL, given, ()
         )
         return TraceFlags.SAMPLED if asked.decision.is_sampled() else TraceFlags.DEFAULT
 
@@ -287,8 +271,6 @@ class Emitter:
             self._tracer, self._ids = found, found.id_generator
         return self._tracer
 
-    # In the worker -----------------------------------------------------------------------------
-
     def span(self, span: SpanData, flags: int, caller: Context, opened: OpenSpan | None) -> None:
         """Emit a span.
 
@@ -299,24 +281,20 @@ class Emitter:
         if tracer is None or self._ids is None:
             self._say_nothing_is_emitted()
             return
-        trace_id, span_id = int(span.trace, 16), int(span.span, 16)
         around = Context()
         if span.parent:
             place = trace.get_current_span(caller).get_span_context()
             around = caller
             if f"{place.span_id:016x}" != span.parent:
-                around = _inside(trace_id, int(span.parent, 16), flags)
-        with self._ids.giving(trace_id, span_id):
+                around = _inside(span.trace, span.parent, flags)
+        with self._ids.giving(int(span.trace, 16), int(span.span, 16)):
             made = tracer.start_span(
                 span.name,
                 around,
                 _KINDS[span.kind],
                 span.attributes,
                 [
-                    Link(
-                        _place(int(link.trace, 16), int(link.span, 16), flags),
-                        {names.LINK: link.kind},
-                    )
+                    Link(_place(link.trace, link.span, flags), {names.LINK: link.kind})
                     for link in span.links
                 ],
                 span.start,
@@ -334,7 +312,7 @@ class Emitter:
         logger = provider.get_logger(SCOPE, __version__, self._conventions.schema)
         around = Context()
         if log.span:
-            around = _inside(int(log.trace, 16), int(log.span, 16), flags)
+            around = _inside(log.trace, log.span, flags)
         logger.emit(
             LogRecord(
                 timestamp=log.time,
@@ -384,13 +362,28 @@ def _instrument(meter: Any, instrument: names.Instrument) -> Callable[[float, An
     return record
 
 
-def _place(trace_id: int, span_id: int, flags: int) -> SpanContext:
-    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags))
+def _place(trace_id: str, span_id: str, flags: int) -> SpanContext:
+    return SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=TraceFlags(flags)
+    )
 
 
-def _inside(trace_id: int, span_id: int, flags: int) -> Context:
+def _inside(trace_id: str, span_id: str, flags: int) -> Context:
     place = _place(trace_id, span_id, flags)
     return trace.set_span_in_context(NonRecordingSpan(place), Context())
+
+
+def current() -> Span:
+    """Return the current span, which may be another library's."""
+    return trace.get_current_span()
+
+
+def traceparent() -> str:
+    """Return the current span as a W3C `traceparent`, or an empty text if there is none."""
+    place = trace.get_current_span().get_span_context()
+    if not place.is_valid:
+        return ""
+    return f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags:02x}"
 
 
 def caller() -> Context:

@@ -16,13 +16,13 @@ from urllib.parse import unquote, urlsplit
 import anyio.to_thread
 
 from triage.core.errors import TriageError, UnknownRun, UsageError
-from triage.core.events import Event, RunStarted
+from triage.core.events import Event
 from triage.core.quoting import one_line
 from triage.stores.base import Store
 
-from .names import INVOKE_AGENT, NEWEST, SCOPE, Names
-from .spans import LogData, SpanData, SpanRef, caller_of, span_of
-from .tree import RunTrace
+from .names import NEWEST, SCOPE, Names
+from .spans import LogData, SpanData
+from .tree import tree_of
 
 _KINDS = {"internal": 1, "client": 3}
 _STATUS = {"unset": 0, "ok": 1, "error": 2}
@@ -33,21 +33,6 @@ _TIMEOUT_S = 10.0
 
 class NotExported(TriageError):
     """A collector or a file did not accept a trace."""
-
-
-def resource() -> dict[str, Any]:
-    """Return the resource attributes, with `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` applied."""
-    found: dict[str, Any] = {"service.name": "triage"}
-    found |= _pairs(os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    if os.environ.get("OTEL_SERVICE_NAME"):
-        found["service.name"] = os.environ["OTEL_SERVICE_NAME"]
-    return found
-
-
-def _pairs(text: str) -> dict[str, str]:
-    """Read `name=value,…` with percent-encoded values, the form of OpenTelemetry's variables."""
-    pairs = (entry.partition("=") for entry in text.split(","))
-    return {name.strip(): unquote(value.strip()) for name, equals, value in pairs if equals}
 
 
 def trace_request(spans: Iterable[SpanData], names: Names = NEWEST) -> dict[str, Any]:
@@ -67,7 +52,16 @@ def _scope(names: Names) -> dict[str, Any]:
 
 
 def _resource() -> dict[str, Any]:
-    return {"attributes": _attributes(resource())}
+    """Return the resource, with `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` applied."""
+    given = {"service.name": "triage"} | _pairs("OTEL_RESOURCE_ATTRIBUTES")
+    given["service.name"] = os.environ.get("OTEL_SERVICE_NAME") or given["service.name"]
+    return {"attributes": _attributes(given)}
+
+
+def _pairs(variable: str) -> dict[str, str]:
+    """Read `name=value,…` with percent-encoded values, the form of OpenTelemetry's variables."""
+    pairs = (entry.partition("=") for entry in os.environ.get(variable, "").split(","))
+    return {name.strip(): unquote(value.strip()) for name, equals, value in pairs if equals}
 
 
 def _span(span: SpanData) -> dict[str, Any]:
@@ -187,10 +181,7 @@ def _batches(values: Sequence[Any]) -> Iterable[list[Any]]:
 
 
 def _post(url: str, request: Mapping[str, Any]) -> None:
-    headers = {
-        "Content-Type": "application/json",
-        **_pairs(os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")),
-    }
+    headers = {"Content-Type": "application/json"} | _pairs("OTEL_EXPORTER_OTLP_HEADERS")
     data = json.dumps(request, ensure_ascii=False).encode()
     asked = urllib.request.Request(url, data, headers, method="POST")  # noqa: S310 - http or https, checked
     try:
@@ -221,45 +212,6 @@ def _refused(answer: bytes) -> str:
 
 _DEEPEST = 100
 """Maximum depth of runs inside runs."""
-
-
-def place_in(outer: RunTrace | None, started: Event) -> SpanRef | None:
-    """Return the span around a run: the call that began it. None if the run's own start names its span."""
-    if outer is None:
-        return None
-    call = outer.inside.get(started.run_id)
-    if call is not None:
-        return call
-    if caller_of(started) is not None:
-        return None
-    # No call of the outer run recorded this run, since its task has no form to identify it by.
-    outermost = started.parent if isinstance(started, RunStarted) else None
-    return SpanRef(outer.trace, span_of(outermost or "", 0, INVOKE_AGENT))
-
-
-def tree_of(
-    journals: Sequence[Sequence[Event]], *, content: bool = False, names: Names = NEWEST
-) -> tuple[list[SpanData], list[LogData]]:
-    """Return the spans and log events of runs. Unfinished spans are marked `triage.incomplete`.
-
-    journals: the events of each run, with an outer run before the runs inside it.
-    """
-    traces: dict[str, RunTrace] = {}
-    spans: list[SpanData] = []
-    logs: list[LogData] = []
-    for events in journals:
-        if not events:
-            continue
-        started = events[0]
-        parent = started.parent if isinstance(started, RunStarted) else None
-        outer = None if parent is None else traces.get(parent)
-        trace = RunTrace(content=content, names=names, within=place_in(outer, started))
-        traces[started.run_id] = trace
-        told = [one for event in events for one in trace.feed(event)]
-        told += trace.close()
-        spans += [one for one in told if isinstance(one, SpanData)]
-        logs += [one for one in told if isinstance(one, LogData)]
-    return spans, logs
 
 
 async def read_tree(

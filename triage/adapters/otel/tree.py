@@ -1,8 +1,7 @@
-"""Turn the events of a run into a tree of spans, log events and measurements, as plain values.
+"""Build trees of spans, log events and measurements from the events of runs, as plain values.
 
-`RunTrace` takes events one by one, and returns the spans that each event ends. Live traces and `triage
-export` use the same class, and every id derives from the run's id and a position in its journal, so every
-tree of the same journal is the same.
+`Trees` takes events one by one and returns the spans that each event ends: live traces feed it as runs
+record, `tree_of` feeds it whole journals. Every id derives from a run's id and a position in its journal.
 
     invoke_agent                 one for each process or answer that continues the run
       triage.attempt             one call of the agent's function
@@ -16,10 +15,11 @@ tree of the same journal is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from triage.core import events
+from triage.core.actions import Action
 from triage.core.diagnosis import Diagnosis
 from triage.core.failures import ErrorInfo
 from triage.core.quoting import one_line
@@ -29,47 +29,73 @@ from triage.engine.approvals import MODEL
 from triage.strategies.limits import delay_of
 
 from . import names, spans
-from .content import NOTES, Shown, content_json, input_messages, output_messages
+from .content import Shown, content_json, input_messages, output_messages
 from .names import NEWEST, Instrument, Names
 
 
-class _Open:
-    """A span that has not ended."""
+class Trees:
+    """Builds the trees of runs from their events, in any order of runs but with an outer run begun first.
 
-    def __init__(
-        self,
-        event: events.Event,
-        name: str,
-        parent: str,
-        shown: str = "",
-        kind: spans.Kind = "internal",
-    ) -> None:
-        self.seq = event.seq
-        self.id = spans.span_of(event.run_id, event.seq, name)
-        self.name = shown or name
-        self.parent = parent
-        self.kind: spans.Kind = kind
-        self.start = event.time
-        self.attributes: dict[str, Any] = {}
-        self.links: list[spans.Link] = []
-
-
-class _Call(_Open):
-    """A recorded call in progress.
-
-    label: how steps made inside the call name it. step: the call's step, once known.
+    content: whether to include prompts, outputs, arguments and results. names: those of a version of the
+    conventions. limit: how many runs are built at the same time; beyond that, the oldest is forgotten.
     """
 
-    started: events.CallStarted
-    label = ""
-    step: Step | None = None
+    def __init__(
+        self, *, content: bool = False, names: Names = NEWEST, limit: int | None = None
+    ) -> None:
+        self._content, self._names, self._limit = content, names, limit
+        self._runs: dict[str, _Run] = {}
+
+    def feed(self, event: events.Event) -> list[spans.Told]:
+        """Take a run's next event; return what it has ended, inner spans before outer ones.
+
+        An event that was taken before changes nothing.
+        """
+        run = self._runs.get(event.run_id)
+        if run is None:
+            if self._limit is not None and len(self._runs) >= self._limit:
+                self.forget(next(iter(self._runs)))
+            run = self._runs[event.run_id] = _Run(self._around(event), self._content, self._names)
+        return run.feed(event)
+
+    def close(self, run_id: str) -> list[spans.Told]:
+        """Return the open spans of a run, marked incomplete and ending at its last event."""
+        return self._runs[run_id].close()
+
+    def forget(self, run_id: str) -> None:
+        """Drop the state of a run."""
+        self._runs.pop(run_id, None)
+
+    def _around(self, started: events.Event) -> spans.SpanRef | None:
+        """Return the span around a run: that of the call that began it, or of its caller; else None."""
+        parent = started.parent if isinstance(started, events.RunStarted) else None
+        outer = None if parent is None else self._runs.get(parent)
+        if outer is None:
+            return spans.caller_of(started)
+        call = outer.inside.get(started.run_id) or spans.caller_of(started)
+        # Without a call, the outer run did not record this one: its task has no form to identify it by.
+        return call or spans.SpanRef(
+            outer.trace, spans.span_of(outer.run_id, 0, names.INVOKE_AGENT)
+        )
 
 
-class _Recovery(NamedTuple):
-    """The action chosen after a failure, until its outcome is known."""
+def tree_of(
+    journals: Sequence[Sequence[events.Event]], *, content: bool = False, names: Names = NEWEST
+) -> tuple[list[spans.SpanData], list[spans.LogData]]:
+    """Return the spans and log events of runs. Unfinished spans are marked `triage.incomplete`.
 
-    failure: str
-    action: str
+    journals: the events of each run, with an outer run before the runs inside it.
+    """
+    trees = Trees(content=content, names=names)
+    told: list[spans.Told] = []
+    for journal in filter(None, journals):
+        for event in journal:
+            told += trees.feed(event)
+        told += trees.close(journal[0].run_id)
+    return (
+        [one for one in told if isinstance(one, spans.SpanData)],
+        [one for one in told if isinstance(one, spans.LogData)],
+    )
 
 
 def operation_of_call(event: events.CallStarted) -> str:
@@ -77,27 +103,65 @@ def operation_of_call(event: events.CallStarted) -> str:
     return names.CHAT if event.kind in ("model", "judge") else names.EXECUTE_TOOL
 
 
-class RunTrace:
-    """Builds the tree of one run from its events, in the order of the journal.
-
-    content: whether to include prompts, outputs, arguments and results. names: those of a version of the
-    conventions. within: the span around the run; None (default) takes the span that the run's start names,
-    and without one gives the run a trace of its own.
-
-    `inside` holds the spans of the calls that began runs inside this one, by the ids of those runs.
-    """
+class _Open:
+    """A span that has not ended. shown: its name, if that is not the one its id derives from."""
 
     def __init__(
-        self, *, content: bool = False, names: Names = NEWEST, within: spans.SpanRef | None = None
+        self,
+        event: events.Event,
+        name: str,
+        parent: str,
+        attributes: dict[str, Any],
+        *,
+        shown: str = "",
     ) -> None:
-        self.trace = "" if within is None else within.trace
+        self.seq = event.seq
+        self.id = spans.span_of(event.run_id, event.seq, name)
+        self.name = shown or name
+        self.parent = parent
+        self.kind: spans.Kind = "client" if name == names.CHAT else "internal"
+        self.start = event.time
+        self.attributes = attributes
+        self.links: list[spans.Link] = []
+
+    @property
+    def asks(self) -> bool:
+        """Whether this is the span of a model call."""
+        return self.kind == "client"
+
+
+class _Call(_Open):
+    """A recorded call in progress."""
+
+    def __init__(self, event: events.CallStarted, parent: str, attributes: dict[str, Any]) -> None:
+        super().__init__(event, operation_of_call(event), parent, attributes)
+        self.tool = event.tool
+        self.label = label_of(event.tool, event.idempotency_key)
+        """How steps made inside the call name it."""
+
+
+class _Chosen(NamedTuple):
+    """The action chosen after a failure, until its outcome is known."""
+
+    failure: str
+    action: str
+
+
+class _Run:
+    """Builds the tree of one run.
+
+    around: the span around the run; None gives the run a trace of its own. `inside` holds the spans of the
+    calls that began runs inside this one, by the ids of those runs.
+    """
+
+    def __init__(self, around: spans.SpanRef | None, content: bool, names: Names) -> None:  # noqa: FBT001
+        self.trace, self._around = around or ("", "")
+        self.run_id = ""
         self.inside: dict[str, spans.SpanRef] = {}
-        self.next_seq = 0
-        self._around = "" if within is None else within.span
+        self._next_seq = 0
         self._shown = Shown(content=content)
         self._line, self._if_shown = self._shown.line, self._shown.json
         self._names = names
-        self._run_id = ""
         self._agent = ""
         self._last = 0.0
         self._lost = 0
@@ -122,36 +186,46 @@ class RunTrace:
         self._origin_trace = ""
         self._undoing: dict[int, _Open] = {}
         self._failure = ""
-        self._chosen: _Recovery | None = None
+        self._chosen: _Chosen | None = None
         self._usage: Usage = NO_USAGE
         self._attempt_usage: Usage = NO_USAGE
 
     def feed(self, event: events.Event) -> list[spans.Told]:
-        """Take the next event; return what it has ended, with inner spans before outer ones."""
         self._told = []
-        if not self._run_id:
-            self._run_id = event.run_id
+        if event.seq < self._next_seq:
+            return self._told
+        if not self.run_id:
+            self.run_id = event.run_id
             self.trace = self.trace or spans.trace_of(event.run_id)
-        if event.seq > self.next_seq:
-            self._lost += event.seq - self.next_seq
+        if event.seq > self._next_seq:
+            self._lost += event.seq - self._next_seq
         self._MAPPING[type(event)](self, event)
-        self.next_seq = event.seq + 1
+        self._next_seq = event.seq + 1
         self._last = event.time
         if self._origin is not None and event.seq < self._origin.events:
             self._told = []
-            if self.next_seq == self._origin.events:
+            if self._next_seq == self._origin.events:
                 self._leave_origin(self._origin)
         return self._told
 
     def close(self) -> list[spans.Told]:
-        """Return the open spans, marked incomplete and ending at the last event."""
         self._told = []
-        self._cut({names.INCOMPLETE: True})
+        for span in (*self._calls.values(), *self._undoing.values(), *self._innermost_first()):
+            if span is not None:
+                span.attributes[names.INCOMPLETE] = True
+        self._cut()
         if self._question is not None:
-            self._question.attributes[names.INCOMPLETE] = True
             self._end(self._question, self._last)
             self._question = None
         return self._told
+
+    def _innermost_first(self) -> tuple[_Open | None, ...]:
+        """Return the spans that are open, except calls and compensations."""
+        return self._recovery, self._stage, self._attempt, self._segment, self._question
+
+    def _here(self) -> str:
+        """Return the id of the innermost of these spans, or else of the one around the run."""
+        return next((span.id for span in self._innermost_first() if span), self._around)
 
     # Output -----------------------------------------------------------------------------------
 
@@ -159,10 +233,10 @@ class RunTrace:
         self, span: _Open, time: float, *, status: spans.Status = "unset", message: str = ""
     ) -> None:
         start = spans.nanoseconds(span.start)
-        given = {names.RUN_ID: self._run_id, names.SEQ: span.seq, **span.attributes}
+        given = {names.RUN_ID: self.run_id, names.SEQ: span.seq, **span.attributes}
         self._told.append(
             spans.SpanData(
-                self._run_id,
+                self.run_id,
                 span.seq,
                 self.trace,
                 span.id,
@@ -178,19 +252,14 @@ class RunTrace:
             )
         )
 
-    def _note(self, event: events.Event) -> None:
-        """Add a log event for an event without a span of its own."""
-        note = NOTES[type(event)](event, self._shown)
-        self._log(event, note.name, note.attributes, note.severity)
-
     def _log(
         self, event: events.Event, name: str, given: Mapping[str, Any], severity: str = "INFO"
     ) -> None:
-        given = {names.RUN_ID: self._run_id, names.SEQ: event.seq, **given}
+        given = {names.RUN_ID: self.run_id, names.SEQ: event.seq, **given}
         here = self._here()
         self._told.append(
             spans.LogData(
-                self._run_id,
+                self.run_id,
                 event.seq,
                 self.trace if here else "",
                 here,
@@ -207,25 +276,14 @@ class RunTrace:
         known = _known({names.AGENT_NAME: self._line(self._agent), **given})
         self._told.append(spans.Measure(instrument, value, known, call))
 
-    def _here(self) -> str:
-        """Return the id of the innermost open span except calls, or else of the one around the run."""
-        inner = (self._recovery, self._stage, self._attempt, self._segment, self._question)
-        return next((span.id for span in inner if span is not None), self._around)
-
     # The run ----------------------------------------------------------------------------------
 
     def _run_started(self, event: events.RunStarted) -> None:
         self._agent = event.agent
-        caller = spans.caller_of(event)
-        if caller is not None and not self._around:
-            self.trace, self._around = caller
-        self._begin_segment(event)
-        assert self._segment is not None
-        self._segment.attributes |= {
+        self._begin_segment(event).attributes |= {
             names.RUN_PARENT: self._line(event.parent or "") or None,
             names.TASK: self._if_shown(event.task),
         }
-
         if event.origin is not None:
             caller = spans.read_traceparent(event.trace)
             self._origin = event.origin
@@ -244,14 +302,16 @@ class RunTrace:
         )
         self._is_forked = True
 
-    def _begin_segment(self, event: events.Event, link: str = "") -> None:
+    def _begin_segment(self, event: events.Event, link: str = "") -> _Open:
         agent = self._line(self._agent)
+        given = {names.OPERATION: names.INVOKE_AGENT, names.AGENT_NAME: agent or None}
         shown = f"{names.INVOKE_AGENT} {agent}".rstrip()
-        span = self._segment = _Open(event, names.INVOKE_AGENT, self._around, shown)
-        span.attributes |= {names.OPERATION: names.INVOKE_AGENT, names.AGENT_NAME: agent or None}
+        span = _Open(event, names.INVOKE_AGENT, self._around, given, shown=shown)
         if self._past is not None:
             span.links.append(spans.Link(*self._past, "forks" if self._is_forked else link))
             self._is_forked = False
+        self._segment = span
+        return span
 
     def _end_segment(
         self, time: float, run_status: str, *, status: spans.Status = "unset", message: str = ""
@@ -270,52 +330,38 @@ class RunTrace:
     def _run_recovered(self, event: events.RunRecovered) -> None:
         """End the spans that the lost process left open; a recovery under way continues in this process."""
         recovering = self._recovery
-        self._cut({names.ATTEMPT_OUTCOME: "cut_off"})
+        self._cut()
         self._answer("asked_anew", event.time)
         self._begin_segment(event, "takes_over")
         if recovering is not None:
-            self._begin_recovery(event)
-            assert self._recovery is not None
-            self._recovery.links.append(spans.Link(self.trace, recovering.id, "goes_on"))
+            link = spans.Link(self.trace, recovering.id, "goes_on")
+            self._begin_recovery(event).links.append(link)
 
-    def _cut(self, given: Mapping[str, Any]) -> None:
-        """End all open spans at the last event, innermost first, and add the attributes `given` to each."""
-        time = self._last
-        for undoing in self._undoing.values():
-            undoing.attributes |= given
-            self._end(undoing, time)
-        self._undoing = {}
-        if self._recovery is not None:
-            self._recovery.attributes |= given
-            self._end(self._recovery, time)
-            self._recovery = None
-        self._end_attempt("cut_off", time, given=given)
-        if self._segment is not None:
-            self._segment.attributes |= given
-            self._segment.attributes.pop(names.ATTEMPT_OUTCOME, None)
-            self._end_segment(time, "cut_off")
+    def _cut(self) -> None:
+        """End all open spans of a process at the last event, innermost first."""
+        self._end_recovery(self._last, "cut_off")
+        self._end_attempt("cut_off", self._last)
+        self._end_segment(self._last, "cut_off")
 
     def _run_suspended(self, event: events.RunSuspended) -> None:
         self._end_recovery(event.time, "suspended")
         self._end_attempt("suspended", event.time)
         self._answer("asked_anew", event.time)
-        parent = self._around if self._segment is None else self._segment.id
-        span = _Open(event, names.QUESTION, parent)
-        span.attributes |= {
+        given = {
             names.QUESTION_DOUBT: event.doubt,
             names.QUESTION_CALL: self._line(event.call or "") or None,
             names.QUESTION_TEXT: self._shown.text(event.question),
         }
+        self._question = _Open(event, names.QUESTION, self._here(), given)
         self._end_segment(event.time, "suspended")
-        self._question = span
         self._measure(names.QUESTIONS, 1, {})
 
     def _run_resumed(self, event: events.RunResumed) -> None:
-        self._cut({})  # spans that the answer has begun
+        self._cut()  # spans that the answer has begun
         self._answer("answered", event.time)
         self._begin_segment(event, "resumes")
-        self._begin_recovery(event)
-        self._choose(event.action.kind, event.by or "person", delay=delay_of(event.action))
+        recovery = self._begin_recovery(event)
+        self._choose(recovery, event.action, event.by or "person")
 
     def _answer(self, outcome: str, time: float) -> None:
         """End the span of the open question, if there is one."""
@@ -351,30 +397,22 @@ class RunTrace:
     def _attempt_started(self, event: events.AttemptStarted) -> None:
         self._end_recovery(event.time, "proceeded")
         self._end_attempt("cut_off", self._last)
-        parent = self._around if self._segment is None else self._segment.id
-        span = self._attempt = _Open(event, names.ATTEMPT, parent)
-        span.attributes |= {
+        given = {
             names.ATTEMPT_NUMBER: event.attempt,
             names.ATTEMPT_TOLD: event.hint is not None or event.subgoal is not None,
             names.ATTEMPT_HINT: self._shown.text(event.hint),
             names.RETURNS_TO: event.returns_to,
         }
+        self._attempt = _Open(event, names.ATTEMPT, self._here(), given)
         self._attempt_usage = NO_USAGE
         self._routed_at = event.time
 
     def _end_attempt(
-        self,
-        outcome: str,
-        time: float,
-        *,
-        error: ErrorInfo | None = None,
-        failure: str = "",
-        given: Mapping[str, Any] | None = None,
+        self, outcome: str, time: float, *, error: ErrorInfo | None = None, failure: str = ""
     ) -> None:
         """End the attempt and the spans open in it."""
         for call in self._calls.values():
             call.attributes[names.CALL_OUTCOME] = "cut_off"
-            call.attributes |= given or {}
             self._end(call, time)
         self._calls = {}
         self._end_stage(time)
@@ -382,11 +420,7 @@ class RunTrace:
         if span is None:
             return
         failed = outcome not in ("done", "suspended", "cut_off", "cancelled")
-        span.attributes |= {
-            names.ATTEMPT_OUTCOME: outcome,
-            **_totals(self._attempt_usage),
-            **(given or {}),
-        }
+        span.attributes |= {names.ATTEMPT_OUTCOME: outcome, **_totals(self._attempt_usage)}
         if failed:
             kind = (error.type_name if error is not None else "") or failure or outcome
             span.attributes[names.ERROR_TYPE] = self._line(kind)
@@ -400,9 +434,7 @@ class RunTrace:
         self._end_attempt("failed", event.time, error=event.error, failure=self._failure)
         self._settle("failed")
         self._end_recovery(event.time, "cut_off")
-        self._begin_recovery(event)
-        assert self._recovery is not None
-        self._recovery.attributes |= _of_diagnosis(diagnosis)
+        self._begin_recovery(event).attributes |= _of_diagnosis(diagnosis)
 
     def _evaluate(self, event: events.Event, error: ErrorInfo | None, diagnosis: Diagnosis) -> None:
         """Add a log event with the diagnosis of a failure."""
@@ -425,25 +457,23 @@ class RunTrace:
             ] or None
         self._log(event, self._names.evaluation, given, "ERROR")
 
-    def _begin_recovery(self, event: events.Event) -> None:
-        parent = self._around if self._segment is None else self._segment.id
-        self._recovery = _Open(event, names.RECOVERY, parent)
+    def _begin_recovery(self, event: events.Event) -> _Open:
+        self._recovery = _Open(event, names.RECOVERY, self._here(), {})
+        return self._recovery
 
     def _action_chosen(self, event: events.ActionChosen) -> None:
-        if self._recovery is None:
-            self._begin_recovery(event)
-        reason = self._shown.text(event.reason)
-        self._choose(event.action.kind, event.by or "policy", reason, delay_of(event.action))
+        recovery = self._recovery or self._begin_recovery(event)
+        self._choose(recovery, event.action, event.by or "policy", self._shown.text(event.reason))
 
-    def _choose(self, action: str, by: str, reason: str | None = None, delay: float = 0.0) -> None:
-        assert self._recovery is not None
-        self._recovery.attributes |= {
-            names.ACTION: action,
+    def _choose(self, recovery: _Open, action: Action, by: str, reason: str | None = None) -> None:
+        delay = delay_of(action)
+        recovery.attributes |= {
+            names.ACTION: action.kind,
             names.ACTION_BY: self._line(by),
             names.ACTION_REASON: reason,
             names.DELAY: delay or None,
         }
-        self._chosen = _Recovery(self._failure, action)
+        self._chosen = _Chosen(self._failure, action.kind)
         if delay:
             self._measure(names.WAITS, delay, {names.WAIT_FOR: "backoff"})
 
@@ -477,31 +507,25 @@ class RunTrace:
             return  # already begun; the tool has now taken the idempotency key
         self._enter_stage(event)
         kind = event.kind or ("tool" if event.run is None else "run")
-        operation = operation_of_call(event)
-        asks = operation == names.CHAT
-        span = _Call(
-            event, operation, self._here(), operation, kind="client" if asks else "internal"
-        )
-        span.started = event
-        span.label = label_of(event.tool, event.idempotency_key)
-        span.attributes |= {
-            names.OPERATION: operation,
+        given = {
+            names.OPERATION: operation_of_call(event),
             names.CALL_NAME: self._line(event.tool),
             names.CALL_KEY: self._line(event.key),
             names.CALL_KIND: self._line(kind),
             names.CALL_EFFECT: self._line(event.effect),
             names.CALL_RUN: self._line(event.run) if event.run is not None else None,
         }
-        self._name_call(span, event.tool, asks=asks, about=event.arguments)
-        if not asks:
+        span = _Call(event, self._here(), given)
+        self._name_call(span, event.tool, event.arguments)
+        if not span.asks:
             span.attributes[names.TOOL_ARGUMENTS] = self._if_shown(event.arguments)
         if event.run is not None:
             self.inside.setdefault(event.run, spans.SpanRef(self.trace, span.id))
         self._calls[event.key] = span
 
-    def _name_call(self, span: _Open, tool: str, *, asks: bool, about: Any) -> None:
+    def _name_call(self, span: _Open, tool: str, about: Any) -> None:
         """Name a call after the model or the tool. about: its arguments, or its step's metadata."""
-        if not asks:
+        if not span.asks:
             span.name = f"{names.EXECUTE_TOOL} {self._line(tool)}"
             span.attributes |= {names.TOOL_NAME: self._line(tool), names.TOOL_TYPE: "function"}
             return
@@ -525,17 +549,16 @@ class RunTrace:
         if not asks and step.tool_called is None:
             operation = names.STEP
         end = event.time if step.timestamp is None else step.timestamp
-        span = _Open(event, operation, self._here(), kind="client" if asks else "internal")
+        given = {names.STEP_ACTION: self._line(step.action) or None, names.CALL_EFFECT: step.effect}
+        span = _Open(event, operation, self._here(), given)
         span.start = end - (step.duration_s or 0.0)
-        span.attributes[names.STEP_ACTION] = self._line(step.action) or None
-        span.attributes[names.CALL_EFFECT] = step.effect
         if operation != names.STEP:
             span.attributes[names.OPERATION] = operation
-            self._name_call(span, step.tool_called or "", asks=asks, about=step.metadata)
-        self._describe(span, step, asks=asks)
+            self._name_call(span, step.tool_called or "", step.metadata)
+        self._describe(span, step)
         self._end_call(span, end, step)
 
-    def _describe(self, span: _Open, step: Step, *, asks: bool, result: Any = None) -> None:
+    def _describe(self, span: _Open, step: Step, result: Any = None) -> None:
         """Add a step's usage to its span, and its input and output if content is wanted.
 
         result: the result of a model call, used if the step has no words or calls.
@@ -562,7 +585,7 @@ class RunTrace:
             self._use(usage, span)
         if not self._shown.content:
             return
-        if asks:
+        if span.asks:
             given[names.INPUT_MESSAGES] = content_json(input_messages(step.tool_input))
             given[names.OUTPUT_MESSAGES] = content_json(output_messages(step, result))
         elif step.tool_called is None:
@@ -600,11 +623,10 @@ class RunTrace:
         span.attributes[names.CALL_OUTCOME] = self._line(event.outcome)
         if event.effect:
             span.attributes[names.CALL_EFFECT] = self._line(event.effect)
-        asks = span.started.kind in ("model", "judge")
         if step is not None:
-            if asks:
-                self._name_call(span, span.started.tool, asks=True, about=step.metadata)
-            self._describe(span, step, asks=asks, result=event.result)
+            if span.asks:
+                self._name_call(span, span.tool, step.metadata)
+            self._describe(span, step, event.result)
         if event.outcome == "done":
             self._pay(event.key, span)
         error = event.error
@@ -627,22 +649,22 @@ class RunTrace:
         tool = event.key.rsplit(":", 2)[0]
         asks = step is not None and step.tool_called is None
         operation = names.CHAT if asks else names.EXECUTE_TOOL
-        span = _Open(event, operation, self._here(), kind="client" if asks else "internal")
-        kind = "model" if asks else "tool"
-        span.attributes |= {
+        given = {
             names.OPERATION: operation,
             names.CALL_NAME: self._line(tool),
             names.CALL_KEY: self._line(event.key),
             names.CALL_REUSED: True,
             names.CALL_OUTCOME: self._line(event.outcome),
         }
-        self._name_call(span, tool, asks=asks, about=None if step is None else step.metadata)
+        span = _Open(event, operation, self._here(), given)
+        kind = "model" if asks else "tool"
+        self._name_call(span, tool, None if step is None else step.metadata)
         if step is not None:
             run = (step.metadata or {}).get("run")
             if isinstance(run, str):
                 kind = "run"
                 span.attributes[names.CALL_RUN] = self._line(run)
-            self._describe(span, step, asks=asks)
+            self._describe(span, step)
         span.attributes[names.CALL_KIND] = kind
         paid = self._paid.get(event.key)
         if paid is not None:
@@ -682,11 +704,11 @@ class RunTrace:
         if event.begins or span is None:
             if span is not None:
                 self._end(span, self._last)
-            span = _Open(event, names.COMPENSATION, self._here())
-            span.attributes |= {
+            given = {
                 names.COMPENSATOR: self._line(event.name),
                 names.CALL_KEY: self._line(event.key),
             }
+            span = _Open(event, names.COMPENSATION, self._here(), given)
         if event.begins:
             self._undoing[event.registered] = span
             return
@@ -724,11 +746,12 @@ class RunTrace:
         planning = route.target == "planner"
         name = self._names.plan if planning else names.PLAN_STAGES[route.target]
         agent = self._line(self._agent)
-        span = _Open(event, name, self._here(), f"{name} {agent}".rstrip() if planning else name)
-        span.start = self._routed_at
-        span.attributes |= self._route(route)
+        given = self._route(route)
         if planning:
-            span.attributes |= {names.OPERATION: name, names.AGENT_NAME: agent or None}
+            given |= {names.OPERATION: name, names.AGENT_NAME: agent or None}
+        shown = f"{name} {agent}".rstrip() if planning else name
+        span = _Open(event, name, self._here(), given, shown=shown)
+        span.start = self._routed_at
         self._stage = span
 
     def _end_stage(self, time: float, error: str = "") -> None:
@@ -777,7 +800,40 @@ class RunTrace:
         if event.status != "started":
             self._leave_stage(event.time)
 
-    # Log events ----------------------------------------------------------------------------------
+    # Log events -------------------------------------------------------------------------------
+
+    def _state_updated(self, event: events.StateUpdated) -> None:
+        given = {
+            "triage.state.keys": [self._line(str(name)) for name in event.values],
+            "triage.state.values": self._if_shown(event.values),
+        }
+        self._log(event, "triage.state.updated", given)
+
+    def _watch_noticed(self, event: events.WatchNoticed) -> None:
+        given = {
+            "triage.watch.rule": self._line(event.rule),
+            "triage.watch.response": self._line(event.response),
+            "triage.watch.step": event.step,
+            "triage.watch.text": self._shown.text(event.text),
+        }
+        self._log(event, "triage.watch.noticed", given, "WARN")
+
+    def _subgoals_declared(self, event: events.SubgoalsDeclared) -> None:
+        given: dict[str, Any] = {"triage.subgoal.count": len(event.names)}
+        if self._shown.content:
+            given["triage.subgoal.names"] = [self._line(name) for name in event.names]
+        self._log(event, "triage.subgoals.declared", given)
+
+    def _subgoal_completed(self, event: events.SubgoalCompleted) -> None:
+        given = {"triage.subgoal.name": self._shown.text(event.name)}
+        self._log(event, "triage.subgoal.completed", given)
+
+    def _compensator_registered(self, event: events.CompensatorRegistered) -> None:
+        given = {
+            names.COMPENSATOR: self._line(event.name),
+            names.CALL_KEY: self._line(event.key),
+        }
+        self._log(event, "triage.compensator.registered", given)
 
     def _approval_asked(self, event: events.ApprovalAsked) -> None:
         self._enter_stage(event)
@@ -788,18 +844,28 @@ class RunTrace:
         }
         self._log(event, "triage.approval.asked", given)
 
-    _MAPPING: ClassVar[dict[type, Callable[[RunTrace, Any], None]]] = {
+    def _approval_given(self, event: events.ApprovalGiven) -> None:
+        given = {
+            "triage.approval.kind": self._line(event.kind),
+            "triage.approval.subject": self._line(event.subject),
+            "triage.approval.decision": self._line(event.decision),
+            "triage.approval.by": self._line(event.by) or None,
+            "triage.approval.reason": self._shown.text(event.reason),
+        }
+        self._log(event, "triage.approval.given", given)
+
+    _MAPPING: ClassVar[dict[type, Callable[[_Run, Any], None]]] = {
         events.RunStarted: _run_started,
         events.AttemptStarted: _attempt_started,
         events.StepRecorded: _step_recorded,
-        events.StateUpdated: _note,
+        events.StateUpdated: _state_updated,
         events.UsageRecorded: _usage_recorded,
         events.CallStarted: _call_started,
         events.CallFinished: _call_finished,
-        events.WatchNoticed: _note,
-        events.SubgoalsDeclared: _note,
-        events.SubgoalCompleted: _note,
-        events.CompensatorRegistered: _note,
+        events.WatchNoticed: _watch_noticed,
+        events.SubgoalsDeclared: _subgoals_declared,
+        events.SubgoalCompleted: _subgoal_completed,
+        events.CompensatorRegistered: _compensator_registered,
         events.CompensatorRan: _compensator_ran,
         events.AttemptFailed: _attempt_failed,
         events.ActionChosen: _action_chosen,
@@ -809,16 +875,12 @@ class RunTrace:
         events.PlanFailed: _plan_failed,
         events.PlanStepMoved: _plan_step_moved,
         events.ApprovalAsked: _approval_asked,
-        events.ApprovalGiven: _note,
+        events.ApprovalGiven: _approval_given,
         events.RunSuspended: _run_suspended,
         events.RunResumed: _run_resumed,
         events.RunRecovered: _run_recovered,
         events.RunFinished: _run_finished,
     }
-
-
-MAPPED = frozenset(RunTrace._MAPPING)
-"""The event types that have a place in the tree, which are all event types."""
 
 
 def _known(given: Mapping[str, Any]) -> dict[str, Any]:
