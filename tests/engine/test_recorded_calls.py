@@ -799,3 +799,16 @@ async def test_what_can_be_read_only_once_is_asked_for_anew() -> None:
 
     assert await Agent(reads, **recovers(Retry())).run("bees") == ["one", "two"]
     assert asked == ["bees", "bees"]
+
+
+async def test_what_a_sync_tool_raises_reaches_its_caller_as_it_is() -> None:
+    @triage.tool(effect="read")
+    def following(items: list[int]) -> int:
+        return next(iter(items))
+
+    async def works(task: str) -> str:
+        with pytest.raises(StopIteration):
+            following([])
+        return "done"
+
+    assert await Agent(works).run("t") == "done"

@@ -1,21 +1,17 @@
 """A recorded call: run it, reuse its result, or stop for a person. Nothing unsafe runs twice.
 
 `begin` decides by the call's key and what the journal says of it; `finish` and `fail` write down how it
-ended. The drivers, async and sync, share all three.
+ended. Sync code and async code make a call by the same coroutine: see `drivers`.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
-import anyio
-import anyio.lowlevel
 from msgspec.structs import replace
 
 from triage.core import (
@@ -27,20 +23,17 @@ from triage.core import (
     CallStarted,
     Compensation,
     Effect,
-    Environment,
     ErrorInfo,
     ResultLost,
     Step,
     UsageError,
     capture,
     digest,
-    in_event_loop,
     logger,
     quote,
     step_of_json,
     words_of,
 )
-from triage.core.asking import TooSlow, ask_here
 from triage.core.constructors import Struct
 from triage.core.large_values import json_of
 
@@ -54,12 +47,11 @@ from .approvals import (
     model_of,
     question_about,
     replaced,
-    rule,
-    rule_sync,
     stop_in_doubt,
 )
 from .call_keys import Place, Tally, reusable, tally
 from .compensation import undo
+from .drivers import ASYNC, SYNC, Driver, step
 from .event_loop import CANCELLATIONS
 from .journal import Session, inner_id, inside
 from .run import Recorder, current
@@ -554,61 +546,93 @@ def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return record_call(run, tool, args, kwargs)
 
 
+def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a sync tool where it stands: recorded inside a run, plain outside of any."""
+    run = current.get()
+    if run is None:
+        return tool.function(*args, **kwargs)
+    return step(record_call(run, tool, args, kwargs, SYNC))
+
+
 async def record_call(
-    run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    run: Recorder,
+    tool: Tool,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    driver: Driver = ASYNC,
 ) -> Any:
     """Call a tool in an attempt: run it, give the result it had, or stop for a person."""
     tool = _as_in(run, tool)
     try:
-        begun = await _begun(run, tool, args, kwargs)
+        begun = await _begun(run, tool, args, kwargs, driver)
         if isinstance(begun, Reused):
             return begun.result
-        result = await _ran(run, begun, *(begun.given or (args, kwargs)))
+        result = await _ran(run, begun, *(begun.given or (args, kwargs)), driver)
     except (Exception, AttemptInterrupted):
-        if run.interrupt is not None:
+        if run.interrupt is not None and driver.suspends:
             await settle_beside(run)
         raise
     finish(run, begun, result)
     if run.session.durable and not run.over:
-        await run.session.barrier()
+        await driver.barrier(run.session, unsafe=tool.effect in UNSAFE)
     run.session.raise_held()
     return result
 
 
 async def _begun(
-    run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], driver: Driver
 ) -> Begun | Reused:
     """Start a call, after what must be undone or asked first, or give its recorded result."""
-    begun = begin(run, tool, args, kwargs)
     cleared = False
-    while not isinstance(begun, Begun | Reused):
+    while True:
+        # Sync code cannot await a compensator, so a person is asked, as for a call without one.
+        begun = begin(run, tool, args, kwargs, may_undo=driver.suspends, cleared=cleared)
+        if isinstance(begun, Begun | Reused):
+            return begun
         if isinstance(begun, Guarded):
-            await rule(run, begun)
+            await driver.rule(run, begun)
             cleared = True
-        else:
-            # A compensator that is a tool itself is no call of the attempt.
-            token = current.set(None)
-            try:
-                for entry in begun.entries:
-                    failed = await undo(run.session, run.number, entry)
-                    if failed is not None:
-                        raise failed
-            finally:
-                current.reset(token)
-        begun = begin(run, tool, args, kwargs, cleared=cleared)
-    return begun
+            continue
+        # A compensator that is a tool itself is no call of the attempt.
+        token = current.set(None)
+        try:
+            for entry in begun.entries:
+                failed = await undo(run.session, run.number, entry)
+                if failed is not None:
+                    raise failed
+        finally:
+            current.reset(token)
 
 
 async def _ran(
-    run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any], driver: Driver
 ) -> Any:
-    """Run the body; its result. An error is written down, and raised on."""
+    """Run the body, again where its tool says how often and the error allows it; its result.
+
+    An error is written down, and raised on.
+    """
+    session, tool = run.session, begun.tool
     begun.enter(run)
     try:
-        run.session.raise_held()
-        if begun.tool.effect in UNSAFE:
-            await run.session.barrier()
-        return await _tried(run, begun, args, kwargs)
+        session.raise_held()
+        if tool.effect in UNSAFE:
+            await driver.barrier(session, unsafe=True)
+        while True:
+            begun.idle = False
+            try:
+                result = driver.body(run, tool, args, kwargs)
+                return await result if driver.suspends else result
+            except Exception as error:
+                seconds = pause(run, begun, error) if driver.can_wait else None
+                if seconds is None:
+                    raise
+                failed = error
+            try:
+                await driver.call(session.config.env.sleep, seconds)
+                if run.over or run.interrupt is not None:
+                    raise failed
+            finally:
+                del failed  # its traceback holds this frame
     except BaseException as error:
         fail(run, begun, error)
         raise
@@ -633,116 +657,6 @@ def _as_in(run: Recorder, tool: Tool) -> Tool:
     if known.inferred:
         _say_inferred(known)
     return known
-
-
-async def _tried(
-    run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    """The body, called again where its tool says how often and the error allows it."""
-    while True:
-        begun.idle = False
-        try:
-            return await _body(run, begun.tool, args, kwargs)
-        except Exception as error:
-            seconds = pause(run, begun, error)
-            if seconds is None:
-                raise
-            failed = error
-        try:
-            await run.session.config.env.sleep(seconds)
-            if run.over or run.interrupt is not None:
-                raise failed
-        finally:
-            del failed  # its traceback holds this frame
-
-
-async def _body(run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    with anyio.fail_after(tool.timeout):
-        if tool.is_async:
-            return await tool.function(*args, **kwargs)
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        # The thread is left behind at its timeout, or where the call is cut off: nothing can stop it.
-        with nullcontext() if tool.timeout is not None else run.thread_awaited():
-            result = await anyio.to_thread.run_sync(
-                partial(tool.function, *args, **kwargs), abandon_on_cancel=True
-            )
-        return await result if inspect.isawaitable(result) else result
-
-
-def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call a sync tool where it stands: recorded inside a run, plain outside of any."""
-    run = current.get()
-    if run is None:
-        return tool.function(*args, **kwargs)
-    tool = _as_in(run, tool)
-    # A sync tool cannot await a compensator, so a person is asked, as for a call without one.
-    begun = begin(run, tool, args, kwargs, may_undo=False)
-    if isinstance(begun, Guarded):
-        rule_sync(run, begun)
-        begun = begin(run, tool, args, kwargs, may_undo=False, cleared=True)
-    if isinstance(begun, Reused):
-        return begun.result
-    assert isinstance(begun, Begun)
-    args, kwargs = begun.given or (args, kwargs)
-    session = run.session
-    unsafe = tool.effect in UNSAFE
-    begun.enter(run)
-    try:
-        session.raise_held()
-        if unsafe:
-            session.barrier_sync()
-        result = _tried_sync(run, begun, args, kwargs)
-    except BaseException as error:
-        fail(run, begun, error)
-        raise
-    finally:
-        begun.leave()
-    finish(run, begun, result)
-    # In the event loop's own thread only what must not happen twice is worth holding everybody up.
-    if session.durable and not run.over and (unsafe or not in_event_loop()):
-        session.barrier_sync()
-    session.raise_held()
-    return result
-
-
-def _tried_sync(
-    run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    while True:
-        begun.idle = False
-        try:
-            return _body_sync(begun.tool, args, kwargs)
-        except Exception as error:
-            # Sleeping in the event loop's own thread would block it.
-            seconds = None if in_event_loop() else pause(run, begun, error)
-            if seconds is None:
-                raise
-            failed = error
-        try:
-            _sleep(run.session.config.env, seconds)
-            if run.over or run.interrupt is not None:
-                raise failed
-        finally:
-            del failed
-
-
-def _sleep(env: Environment, seconds: float) -> None:
-    """Wait in a thread: as its event loop waits where it has one, else in one of its own."""
-    try:
-        anyio.from_thread.check_cancelled()
-    except RuntimeError:
-        anyio.run(env.sleep, seconds)
-    else:
-        anyio.from_thread.run(env.sleep, seconds)
-
-
-def _body_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if tool.timeout is None:
-        return tool.function(*args, **kwargs)
-    try:
-        return ask_here(partial(tool.function, *args, **kwargs), seconds=tool.timeout)
-    except TooSlow as slow:
-        raise TimeoutError(f"{tool.name} {slow}") from None
 
 
 # The handle of one attempt as the agent has it: `run`, and `current_run()` for code deep inside.
