@@ -176,6 +176,12 @@ def test_earlier_attempts_steps_are_kept_apart() -> None:
     assert "list_channels" in REPORT.to_markdown()
 
 
+def test_no_step_is_left_out_whatever_the_order_of_attempts() -> None:
+    steps = tuple(StepFacts(at, f"tool_{at}", attempt=at % 2) for at in range(4))
+    told = REPORTER.facts(Facts(steps=steps)).to_text("developer")
+    assert [f"tool_{at}" in told for at in range(4)] == [True] * 4
+
+
 def test_there_is_always_something_to_do() -> None:
     for ended in ("", "escalated", "aborted", "fatal", "cancelled", "suspended"):
         told = REPORTER.facts(Facts(ended=ended)).to_text()
@@ -326,7 +332,7 @@ def test_no_text_of_others_can_become_markdown(nasty: str) -> None:
                 error=f"x{said}",
                 evidence=(f"x{said}",),
                 suggestions=(f"x{said}",),
-                steps=(StepFacts(1, f"x{said}", "done", f"x{said}", result=f"x{said}"),),
+                steps=(StepFacts(1, f"x{said}", f"x{said}", f"x{said}", result=f"x{said}"),),
                 attempts=(AttemptFacts(1, user_message=f"x{said}", hint=f"x{said}"),),
                 counters=(CounterFacts(f"x{said}", 1, 2),),
                 capabilities=(CapabilityFacts(f"x{said}", f"x{said}"),),
@@ -441,6 +447,16 @@ async def test_the_report_of_a_recorded_run_is_that_of_its_error() -> None:
     assert again.report.facts.steps == recorded.steps
 
 
+async def test_a_run_that_goes_on_has_a_report_of_what_it_has_done() -> None:
+    store = MemoryStore()
+    agent = Agent(odd, always(Escalate()), store=store, environment=FakeEnvironment())
+    await escalation_of(agent.run("Find the letter", run_id="r1"))
+    events = [one for one in await store.read("r1") if one.seq < 3]
+    facts = report_of(fold(events)).facts
+    assert [(one.name, one.attempt, one.outcome) for one in facts.steps] == [("search", 1, "done")]
+    assert (facts.failed, facts.attempts, facts.left_out) == ("", (), ())
+
+
 async def test_a_run_inside_a_run_has_a_report_of_its_own() -> None:
     inner = Agent(odd, FailurePolicy(default=Escalate()), environment=FakeEnvironment())
 
@@ -478,7 +494,8 @@ def check(report: Report) -> None:
 @table("subject", HOSTILE)
 def test_anything_gives_a_report(subject: Any) -> None:
     check(report_of(subject))
-    check(report_of(context(task=subject)))
+    for field in ("task", "attempt_history", "trajectory", "diagnosis", "error", "usage", "tools"):
+        check(report_of(context(**{field: subject})))
     check(report_of(Facts(task=subject)))
 
 

@@ -8,17 +8,23 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
+import anyio
 import msgspec
 
+from triage.core.asking import in_worker
 from triage.core.errors import UsageError, misuse
 from triage.core.redaction import redact
 
 PROSE = "prose"
 _MAX_OUTPUT = 2048
 _MAX_BODY = 1_000_000
+_OPENING_SECONDS = 30.0
+_CLOSING_SECONDS = 2.0
 
 M = TypeVar("M")
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -391,6 +397,25 @@ def endpoint_of(
     if url is not None and not url.startswith(("http://", "https://")):
         raise misuse(f"{owner}.base_url", redact(url), "a URL with http:// or https://")
     return Endpoint(found_model, url, key)
+
+
+@asynccontextmanager
+async def client_of(provider: Provider, endpoint: Endpoint) -> AsyncGenerator[Any]:
+    """Open a client for this event loop and close it afterwards; the user's own is left open."""
+
+    def opened() -> Any:
+        if endpoint.client is None:
+            return provider.open(endpoint)
+        return endpoint.client.with_options(max_retries=0, timeout=None)
+
+    # In a thread: opening reads certificates, and imports the client the first time.
+    client = await in_worker(opened, seconds=_OPENING_SECONDS)
+    try:
+        yield client
+    finally:
+        if endpoint.client is None:
+            with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
+                await client.close()
 
 
 def _setting(field: str, value: object, variable: str) -> str | None:

@@ -9,8 +9,14 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import anyio
 
-from triage.classifiers.llm_clients import PROSE, Asked, Unusable, endpoint_of, provider_of
-from triage.core.asking import in_worker
+from triage.classifiers.llm_clients import (
+    PROSE,
+    Asked,
+    Unusable,
+    client_of,
+    endpoint_of,
+    provider_of,
+)
 from triage.core.capture import capture
 from triage.core.errors import check_count, check_number, misuse
 from triage.core.faults import ModelCallFailed, PolicyRefused
@@ -104,8 +110,6 @@ class JudgeEach:
         return await answer if inspect.isawaitable(answer) else answer
 
 
-_OPENING_SECONDS = 30.0
-_CLOSING_SECONDS = 2.0
 _MAX_CHARS = 48_000
 _FORM_REFUSED = frozenset({400, 422, 501})
 """Statuses of endpoints that do not support the requested form of answer."""
@@ -178,22 +182,9 @@ class _Model:
         text = json.dumps(plain(dict(shown)), ensure_ascii=False)[:_MAX_CHARS]
         prompt = standard if self._prompt is None else self._prompt
         system = prompt if isinstance(prompt, str) else prompt(request)
-        given = self._endpoint.client
-
-        def open_client() -> Any:
-            if given is None:
-                return self._protocol.open(self._endpoint)
-            return given.with_options(max_retries=0, timeout=None)
-
         with anyio.fail_after(self._deadline):
-            # In a thread: opening reads certificates, and imports the client the first time.
-            client = await in_worker(open_client, seconds=_OPENING_SECONDS)
-            try:
+            async with client_of(self._protocol, self._endpoint) as client:
                 return await self._send(client, system, text, asked)
-            finally:
-                if given is None:
-                    with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
-                        await client.close()
 
     async def _send(self, client: Any, system: str, text: str, asked: Asked | None) -> str:
         forms = (PROSE,) if asked is None else self._protocol.forms

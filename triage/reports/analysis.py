@@ -16,8 +16,8 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from triage.classifiers.llm_clients import PROSE, endpoint_of, provider_of
-from triage.core.asking import TooSlow, ask, in_worker
+from triage.classifiers.llm_clients import PROSE, client_of, endpoint_of, provider_of
+from triage.core.asking import TooSlow, ask
 from triage.core.constructors import Struct
 from triage.core.environment import SYSTEM, Environment
 from triage.core.errors import check_number, misuse
@@ -145,18 +145,15 @@ class ErrorReporter:
         subject: as for `facts`. emit: called with the complete report of the facts before the analyst
         is asked. If cancelled, it raises the cancellation; what was emitted stays.
         """
-        report = self.facts(subject)
+        found = report = self.facts(subject)
+        if emit is None and self._analyst is None:
+            return report
         late = replace(report, missing=f"no answer within {self._deadline:g} s")
-        found = report
 
         async def work() -> None:
             nonlocal found
-            if emit is not None:
-                await _emit(emit, report)
             try:
-                found = (
-                    report if self._analyst is None else await self._analysed(report, self._analyst)
-                )
+                found = await self._analysed(report, emit)
             except TooSlow:
                 found = late
             except BaseException as error:
@@ -166,8 +163,6 @@ class ErrorReporter:
                     raise
                 logger.exception("run %s: the analyst failed", report.facts.run_id)
 
-        if emit is None and self._analyst is None:
-            return report
         with anyio.move_on_after(self._deadline) as scope:
             # In a task of its own, so that a CancelledError of the analyst's own cancels nothing else.
             async with anyio.create_task_group() as group:
@@ -178,13 +173,17 @@ class ErrorReporter:
         logger.info("run %s: report %s%s", report.facts.run_id, found.completeness, why)
         return found
 
-    async def _analysed(self, report: Report, analyst: Analyst) -> Report:
-        """Complete the report with what the analyst says."""
+    async def _analysed(self, report: Report, emit: Emit | None) -> Report:
+        """Emit the report, then complete it with what the analyst says."""
+        if emit is not None:
+            await _emit(emit, report)
+        if self._analyst is None:
+            return report
         facts = report.as_dict("developer")["facts"]
         prompt = self._prompt if isinstance(self._prompt, str) else self._prompt(report)
         names = tuple(one.name for one in report.facts.capabilities)
         brief = Brief(prompt, facts, names, json.dumps(facts, ensure_ascii=False))
-        answer = await ask(analyst, brief, seconds=self._deadline)
+        answer = await ask(self._analyst, brief, seconds=self._deadline)
         said = Analysis(answer) if isinstance(answer, str) else answer
         if not isinstance(said, Analysis):
             return replace(report, missing=f"the analyst answered {type(answer).__name__}")
@@ -216,8 +215,6 @@ def report_of(subject: object) -> Report:
     return ErrorReporter().facts(subject)
 
 
-_OPENING_SECONDS = 30.0
-_CLOSING_SECONDS = 2.0
 _MAX_ANSWER = 20_000
 
 
@@ -249,15 +246,9 @@ class LLMAnalyst:
 
     async def __call__(self, brief: Brief) -> Analysis:
         """Ask the model for its explanation."""
-        # In a thread, because opening it reads certificates and may import the client.
-        client = await in_worker(self._open, seconds=_OPENING_SECONDS)
         model = self._endpoint.model
-        try:
+        async with client_of(self._protocol, self._endpoint) as client:
             raw = await self._protocol.send(client, model, PROSE, brief.prompt, brief.text)
-        finally:
-            if self._endpoint.client is None:
-                with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
-                    await client.close()
         reply = self._protocol.read(raw.http_response.text)
         if reply.refused is not None:
             raise ValueError(f"the model refused: {reply.refused}")
@@ -266,12 +257,6 @@ class LLMAnalyst:
             raise ValueError("the model answered nothing")
         used = Usage(reply.input_tokens, reply.output_tokens, None, 1, model)
         return Analysis(text, suggestions, model, used)
-
-    def _open(self) -> Any:
-        given = self._endpoint.client
-        if given is None:
-            return self._protocol.open(self._endpoint)
-        return given.with_options(max_retries=0, timeout=None)
 
     def __repr__(self) -> str:
         where = self._endpoint.base_url

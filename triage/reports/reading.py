@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 from traceback import walk_tb
 from typing import Any, TypeAlias, cast
@@ -28,6 +29,7 @@ from .facts import AttemptFacts, CapabilityFacts, CounterFacts, Facts, StepFacts
 
 Source: TypeAlias = Mapping[str, Callable[[Any], Any]]
 
+_MAX_ATTEMPTS = 10_000
 _MAX_FRAMES = 30
 _MAX_CHAIN = 12
 
@@ -94,7 +96,7 @@ def _attempts(run: Any) -> list[Attempt]:
         number=run.attempt, trajectory=run.trajectory, state={}, error=run.error,
         diagnosis=run.diagnosis, action=None, usage=run.usage, started=0.0, ended=0.0,
     )  # fmt: skip
-    return [*run.attempt_history, now]
+    return [*islice(run.attempt_history, _MAX_ATTEMPTS), now]
 
 
 def _taken(run: Any) -> list[tuple[int, int, Step, bool]]:
@@ -148,9 +150,10 @@ def _attempt(past: Attempt) -> AttemptFacts:
 
 def _failed(run: Any) -> str | None:
     """Name what failed: the decisive step, else the last step if that one failed."""
-    last = [one for one in _taken(run) if one[0] == _attempts(run)[-1].number]
-    decisive = [one for one in last if one[3]] or [one for one in last[-1:] if one[2].error]
-    return f"step {decisive[0][1]}, {_name(decisive[0][2])}" if decisive else None
+    last = {one.number for one in _attempts(run)[-1:]}
+    taken = [one for one in _taken(run) if one[0] in last]
+    known = [one for one in taken if one[3]] or [one for one in taken[-1:] if one[2].error]
+    return f"step {known[0][1]}, {_name(known[0][2])}" if known else None
 
 
 def _counters(run: Any) -> tuple[CounterFacts, ...]:

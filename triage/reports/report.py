@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec.structs import replace
@@ -12,13 +11,13 @@ from msgspec.structs import replace
 from triage.core import wire
 from triage.core.constructors import Struct
 from triage.core.errors import StoreError, UsageError, check_word
+from triage.core.guards import guarded
 from triage.core.notebook import lines
 from triage.core.quoting import counted, moment
 from triage.core.steps import Usage
 
-from .cleaning import passes
 from .document import Bit, Item, Said, Section, Told, markdown, text
-from .facts import AttemptFacts, CapabilityFacts, Facts, StepFacts, for_a_person, without_internals
+from .facts import AttemptFacts, Facts, StepFacts, for_a_person, without_internals
 
 Audience: TypeAlias = Literal["person", "developer"]
 Completeness: TypeAlias = Literal["full", "structured", "minimal", "constant"]
@@ -59,18 +58,15 @@ class Report(Struct, frozen=True):
 
     def to_markdown(self, audience: Audience = "person") -> str:
         """Write the report as CommonMark."""
-        shown = self.seen_by(audience)
-        return _safely(lambda: markdown(sections(shown)), CONSTANT)
+        return _written(self.seen_by(audience), markdown)
 
     def to_text(self, audience: Audience = "person") -> str:
         """Write the report as plain lines."""
-        shown = self.seen_by(audience)
-        return _safely(lambda: text(sections(shown)), CONSTANT)
+        return _written(self.seen_by(audience), text)
 
     def to_json(self, audience: Audience = "developer") -> str:
         """Write `as_dict` on one line, in ASCII."""
-        shown = self.seen_by(audience)
-        return _safely(lambda: json.dumps(shown.as_dict(), allow_nan=False), "{}")
+        return _dumped(self.seen_by(audience))
 
     def as_dict(self, audience: Audience = "developer") -> dict[str, Any]:
         """Return the report as a JSON object, without fields that have their defaults."""
@@ -123,13 +119,14 @@ class Report(Struct, frozen=True):
         return lines(self.to_text("developer"))
 
 
-def _safely(write: Callable[[], str], otherwise: str) -> str:
-    try:
-        return write()
-    except BaseException as error:
-        if passes(error):
-            raise
-        return otherwise
+@guarded(lambda _report, _write: CONSTANT)
+def _written(report: Report, write: Callable[[Iterable[Section]], str]) -> str:
+    return write(sections(report))
+
+
+@guarded(lambda _report: "{}")
+def _dumped(report: Report) -> str:
+    return json.dumps(report.as_dict(), allow_nan=False)
 
 
 # The sections, most important first. `Said` and `Told` quote everything that is not our own.
@@ -140,12 +137,13 @@ def sections(report: Report) -> Iterator[Section]:
     facts = report.facts
     yield Section(_TITLES.get(facts.ended, "This did not work"), tuple(_head(report)), depth=1)
     yield from _steps(facts.steps)
+    tools = (f"{one.name}: {one.description}".removesuffix(": ") for one in facts.capabilities)
     for section in (
         Section("What was tried", items=tuple(map(_attempt, facts.attempts))),
         Section("Figures", items=tuple(_figures(facts))),
         Section("What can be done", items=tuple(_what_now(facts))),
         *(Section(title, items=_quoted(getattr(facts, name))) for name, title in _LISTS.items()),
-        Section("What can be used", items=_quoted(map(_capability, facts.capabilities))),
+        Section("What can be used", items=_quoted(filter(None, tools))),
         Section("Details", tuple(_labelled(facts, _DETAILS))),
         *_analysis(report),
     ):
@@ -199,22 +197,23 @@ def _head(report: Report) -> Iterator[tuple[str, Bit]]:
 
 
 def _steps(steps: tuple[StepFacts, ...]) -> Iterator[Section]:
-    groups = {
-        attempt: tuple(map(_step, group))
-        for attempt, group in groupby(steps, key=lambda step: step.attempt)
-    }
-    if groups:
-        only = () if len(groups) > 1 else next(iter(groups.values()))
-        yield Section("Step by step", items=only)
-    if len(groups) > 1:
-        yield from (
-            Section(f"Attempt {number}", items=of, depth=3) for number, of in groups.items()
-        )
+    attempts = dict.fromkeys(step.attempt for step in steps)
+    if steps:
+        yield Section("Step by step", items=() if len(attempts) > 1 else tuple(map(_step, steps)))
+    if len(attempts) > 1:
+        for number in attempts:
+            items = tuple(_step(step) for step in steps if step.attempt == number)
+            yield Section(f"Attempt {number}", items=items, depth=3)
 
 
 def _step(step: StepFacts) -> Item:
     decisive = ", which decided it" if step.decisive else ""
-    bits: list[Bit] = [f"step {step.number}, {step.outcome}{decisive}: ", Said(step.name)]
+    bits: list[Bit] = [
+        f"step {step.number}, ",
+        Told(step.outcome),
+        f"{decisive}: ",
+        Said(step.name),
+    ]
     for label, said in _labelled(step, _STEP):
         bits += (f", {label}", said)
     return (*bits, f", {step.seconds:.3g} s" if step.seconds else "")
@@ -271,10 +270,6 @@ _OTHERWISE = {
     "fatal": "It cannot be done as it was asked. Ask whoever runs this.",
     "cancelled": "Ask again when it is still wanted.",
 }
-
-
-def _capability(one: CapabilityFacts) -> str:
-    return ": ".join(filter(None, (one.name, one.description)))
 
 
 def _analysis(report: Report) -> Iterator[Section]:
