@@ -279,6 +279,8 @@ def wait_for_answer(run: Recorder, question: Question, rule: str) -> NoReturn:
 
 
 def _stop_and_ask(run: Recorder, question: Question, diagnosis: Diagnosis) -> NoReturn:
+    if run.over:  # a task left behind: the run asks something else by now, or nothing
+        run.refuse_late()
     if not (question.doubt or question.calls):
         made = describe(run.session, question.key, question.tool, question.arguments)
         question = replace(question, calls=(made,))

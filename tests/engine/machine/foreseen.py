@@ -1,0 +1,146 @@
+"""What a run of one branch asks the world for: how often each read and each model call is made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from .histories import Ask, Fail, History, Inside, Node, Pay, Read, Together
+
+
+def foreseen(history: History) -> Counter[str] | None:
+    """Count the reads and model calls of a run that no process dies of; None where order is chance."""
+    chance = any(isinstance(step, Together | Inside) for step in history.steps)
+    if chance or history.death or history.rules or history.one_tool:
+        return None
+    if any(isinstance(step, Pay) and step.varies for step in history.steps):
+        return None
+    return _Run(
+        [step for step in history.steps if isinstance(step, Pay | Read | Ask | Fail)]
+    ).counts()
+
+
+@dataclass
+class _Run:
+    """A run in its model. known: places of the calls whose results are reused."""
+
+    steps: list[Node]
+    made: Counter[str] = field(default_factory=Counter)
+    known: list[int] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+    approved: set[int] = field(default_factory=set)
+    returned: str = ""
+
+    def counts(self) -> Counter[str]:
+        """Play attempt after attempt."""
+        while not self._attempt():
+            pass
+        return self.made
+
+    def _attempt(self) -> bool:
+        """Whether the attempt comes to its end. Else what it reuses is left in `known`."""
+        met: list[int] = []
+        for place, step in enumerate(self.steps):
+            if place in self.known:
+                met.append(place)
+                continue
+            match step:
+                case Read(name, failures):
+                    self.made[f"read {name}"] += 1
+                    if self.made[f"read {name}"] <= failures:
+                        self.returned = ""
+                        self._stopped(met)
+                        return False
+                case Ask(name):
+                    self.made[f"asked {name}"] += 1
+                case Pay():
+                    if not self._pays(place, step, met):
+                        return False
+                    if step.name in self.refused:
+                        continue
+                case Fail(name, _, _, times):
+                    self.made[f"failed {name}"] += 1
+                    if self.made[f"failed {name}"] <= times:
+                        self._failed(step, met)
+                        return False
+                    continue
+                case _:
+                    continue
+            met.append(place)
+        return True
+
+    def _pays(self, place: int, pay: Pay, met: list[int]) -> bool:
+        if pay.name in self.refused:
+            return True
+        if pay.guard is not None and place not in self.approved:
+            if pay.guard == "reject":
+                self.refused.add(pay.name)
+                self._start(met)
+            else:
+                self.approved.add(place)
+                self._stopped(met)
+            return False
+        self.made[f"tried {pay.name}"] += 1
+        first = self.made[f"tried {pay.name}"] == 1
+        if not first or pay.outcome == "paid":
+            return True
+        repeats = pay.retries and not pay.sync
+        if repeats and (pay.outcome == "refused" or not pay.is_unsafe or pay.keyed):
+            self.made[f"tried {pay.name}"] += 1
+            return True
+        unsure = pay.outcome != "refused" and pay.is_unsafe and not pay.keyed
+        if unsure and pay.outcome == "unanswered":
+            met.append(place)
+        if not unsure:
+            self.returned = ""
+        if pay.guard is not None and not unsure:
+            self.approved.discard(place)
+        self._stopped(met)
+        return False
+
+    # --- where the next attempt returns to ---
+
+    def _stopped(self, met: list[int]) -> None:
+        """A call failed or waits for a person: all before it is reused."""
+        self.known = met
+
+    def _effects(self, met: list[int]) -> list[int]:
+        return [place for place in met if self._is_unsafe(place)]
+
+    def _is_unsafe(self, place: int) -> bool:
+        step = self.steps[place]
+        return isinstance(step, Pay) and step.is_unsafe
+
+    def _start(self, met: list[int]) -> None:
+        self.known = self._effects(met)
+
+    def _failed(self, fail: Fail, met: list[int]) -> None:
+        """The agent itself failed."""
+        match fail.action:
+            case "replan":
+                self._start(met)
+                self.returned = ""
+            case "start over":
+                self.known = []
+                self.returned = ""
+            case "rollback":
+                self.known = met
+                self.returned = ""
+            case _:
+                self._return(fail, met)
+
+    def _return(self, fail: Fail, met: list[int]) -> None:
+        kind = "unknown" if fail.kind == "unknown" else "external"
+        asks = [at for at, place in enumerate(met) if isinstance(self.steps[place], Ask)]
+        at = len(met)
+        if fail.kind == "conflict":
+            at = 0
+        elif kind == "unknown":
+            at = 0 if self.returned == "unknown" or not asks else asks[-1]
+        # No point before an effect that a model has been told of.
+        for effect in range(len(met) - 1, at - 1, -1):
+            if self._is_unsafe(met[effect]) and asks and asks[-1] > effect:
+                at = effect + 1
+                break
+        self.returned = kind if at else ""
+        self.known = [*met[:at], *self._effects(met[at:])]
