@@ -238,7 +238,7 @@ async def test_one_run_that_cannot_go_on_does_not_stop_the_others(
     with pytest.raises(Killed):
         await agent.run("open it", run_id="s")
     bank.dies = False
-    monkeypatch.setattr("triage.stores.sqlite.ticks", lambda: ticks() + 3600)  # all leases are over
+    monkeypatch.setattr("triage.stores.clock.ticks", lambda: ticks() + 3600)  # all leases are over
     found = {one.run_id: one for one in await agent.recover_all()}
     assert found["s"].result == SECRET
     await store.close()

@@ -16,11 +16,11 @@ from store_runs import add, created, edit_sqlite
 from triage.cli import main
 from triage.core import RunBusy, StoreCorrupt
 from triage.incidents import IncidentDesk, Watch
-from triage.stores import SQLiteStore, sqlite, ticks
+from triage.stores import SQLiteStore, clock, ticks
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(sqlite.boot_id() is None, reason="this system does not name its starts"),
+    pytest.mark.skipif(clock.boot_id() is None, reason="this system does not name its starts"),
 ]
 HOUR = 3600.0
 LEASE = 30.0
@@ -145,10 +145,10 @@ async def test_after_a_restart_leases_end_by_the_wall_clock_which_does_not_go_ba
         restart(path)
         jump(monkeypatch, seconds)
         if seconds < 0:
-            assert before - sqlite.NOTED <= await store.now() < before + LEASE
+            assert before - clock.NOTED <= await store.now() < before + LEASE
             with pytest.raises(RunBusy) as busy:
                 await store.claim(run_id, lease_s=LEASE)
-            assert busy.value.wait_s <= LEASE + sqlite.NOTED
+            assert busy.value.wait_s <= LEASE + clock.NOTED
         else:
             assert await store.now() > before + HOUR - 60
             await store.claim(run_id, lease_s=LEASE)
@@ -166,8 +166,8 @@ async def test_how_late_it_is_is_noted_once_a_minute(
     store = SQLiteStore(path)
     await created(store, "r")
     seen: list[float] = []
-    for later in (0.0, sqlite.NOTED / 2, sqlite.NOTED * 2, sqlite.NOTED * 2.5):
-        monkeypatch.setattr("triage.stores.sqlite.ticks", lambda later=later: ticks() + later)
+    for later in (0.0, clock.NOTED / 2, clock.NOTED * 2, clock.NOTED * 2.5):
+        monkeypatch.setattr("triage.stores.clock.ticks", lambda later=later: ticks() + later)
         await add(store, "r", 1 + len(seen), 1)
         with closing(sqlite3.connect(path)) as db:
             seen += db.execute("SELECT seen FROM clock").fetchone()
@@ -190,7 +190,7 @@ async def test_a_clock_that_is_damaged_is_said_to_be(tmp_path: Path) -> None:
 async def test_where_no_start_has_a_name_the_clock_is_the_wall_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "boot_id", lambda: None)
+    monkeypatch.setattr(clock, "boot_id", lambda: None)
     store = SQLiteStore(tmp_path / "runs.db")
     await created(store, "r", lease_s=LEASE)
     jump(monkeypatch, HOUR)

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tables import table
 
 from triage import UsageError
 from triage.core import (
+    RunStarted,
     StoreCorrupt,
     StoreError,
     StoreFull,
@@ -460,4 +462,27 @@ async def test_a_copy_of_the_closed_file_is_a_backup(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "backup.db")
     assert [info.run_id for info in await store.runs()] == ids[::-1]
     assert all(info.updated <= time.time() for info in await store.runs())
+    await store.close()
+
+
+async def test_a_run_that_cannot_be_kept_fails_none_beside_it(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "runs.db")
+    told: dict[str, BaseException | None] = {}
+    done = threading.Event()
+
+    def tell(run_id: str, error: BaseException | None) -> None:
+        told[run_id] = error
+        if len(told) == 9:
+            done.set()
+
+    for number in range(9):
+        run_id = f"run-{number}"
+        time_ = float("nan") if number == 4 else 1.0  # which SQLite takes for NULL
+        events = [RunStarted(run_id, 0, time_, "agent", "task")]
+        store.submit(run_id, events, at=0, epoch=0, lease_s=None, done=partial(tell, run_id))
+    await anyio.to_thread.run_sync(done.wait)
+    assert [run_id for run_id, error in told.items() if error is not None] == ["run-4"]
+    with pytest.raises(StoreError, match="run-4"):
+        raise told["run-4"] or AssertionError
+    assert len(await store.runs()) == 8
     await store.close()

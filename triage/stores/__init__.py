@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 from triage.core import dump, dumps, lazily, load, loads
 from triage.core.constructors import check_constructors
 
-from .base import OPEN, Claim, RunInfo, Store, is_progress, ticks
+from .base import OPEN, Claim, RunInfo, Store, is_progress
+from .clock import ticks
 from .copying import copy_run
 from .memory import MemoryStore
 from .opening import open_store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -183,13 +182,6 @@ class Store(Protocol):
         A store that is used afterwards opens again.
         """
         ...
-
-
-def ticks() -> float:
-    """Return seconds of this machine's own counter, which never jumps and counts while it sleeps."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
 
 
 # Who may write into a run -------------------------------------------------------------------------

@@ -9,28 +9,26 @@ import stat
 import threading
 import time
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote
 
-from triage.core import (
-    Event,
+from triage.core.errors import (
     StoreCorrupt,
     StoreError,
     StoreFull,
     StoreReadOnly,
-    StoreTooNew,
     StoreUnavailable,
     check_word,
     misuse,
 )
 
-from .base import Owned, RunInfo, ticks
-from .rows import Append, Row, events_of, info_of, packed, refused, row_of
-from .writer import Change, ThreadedStore, own_each
+from .clock import Clock
+from .sql import ADD, CREATE, GO_ON, TURN, Driver, Transaction, Unkeepable, Values, check_version
+from .writer import ThreadedStore
 
 
 class SQLiteStore(ThreadedStore):
@@ -92,6 +90,7 @@ _COLUMNS = (
 )  # fmt: skip
 ROW_CRC = f"row_crc({', '.join(_COLUMNS)})"
 """The checksum of a run's row, in SQL."""
+_SOUND = f"crc = {ROW_CRC}"
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -151,9 +150,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 """The statements that bring a file from each version to the next."""
 VERSION = len(MIGRATIONS)
-
-PRUNED = 200
-"""Runs removed in one commit. Others may write between two commits."""
 
 
 def connect(path: str, synchronous: str, timeout: float, *, writes: bool) -> sqlite3.Connection:
@@ -244,11 +240,7 @@ def _version(db: sqlite3.Connection, path: str) -> int:
         raise StoreCorrupt(
             f"{path} is the database of another program; give runs a file of their own"
         )
-    if version > VERSION:
-        raise StoreTooNew(
-            f"{path} has tables of version {version}, this release knows {VERSION}; use the release "
-            "that wrote it or a newer one"
-        )
+    check_version(path, version, VERSION)
     return int(version)
 
 
@@ -291,152 +283,12 @@ def _migrate(db: sqlite3.Connection, path: str) -> None:
         raise
 
 
-# The clock ----------------------------------------------------------------------------------------
-
-NOTED = 60.0
-"""Seconds of the store's time after which it is noted again how late it is."""
-
-
-@cache
-def boot_id() -> str | None:
-    """Return an id of this start of the machine and of the process' time namespace; None if unknown.
-
-    Processes with the same id read the same counter in `ticks`.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/time')}"  # noqa: PTH115 - the link leads nowhere
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-class Clock:
-    """The clock of a store in a file, in seconds since the epoch, shared by all processes that use it.
-
-    It starts from the wall time of the first use after the machine was started and then counts seconds, so
-    it does not follow jumps of the wall clock. After a restart it starts from the wall time again, but not
-    before the latest time noted in the file. On a system without `boot_id` it is the wall clock.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._zero: float | None = None
-        self._noted = 0.0
-
-    def read(self, db: sqlite3.Connection) -> float:
-        """Return the time without writing. Until a writer has set the clock, it is the wall time."""
-        boot = boot_id()
-        if boot is None:
-            return time.time()
-        if self._zero is None:
-            self._zero = self._stored(db, boot)
-        return self._start(db) if self._zero is None else self._zero + ticks()
-
-    def tell(self, db: sqlite3.Connection) -> float:
-        """Return the time in a transaction that writes. Set the clock if nobody has, and note the time."""
-        boot = boot_id()
-        if boot is None:
-            return time.time()
-        now = self.read(db)
-        if self._zero is None:
-            # The lock is held, so no other process sets the clock meanwhile.
-            self._zero = now - ticks()
-            db.execute(
-                "INSERT INTO clock VALUES (:boot, :zero, :seen, row_crc(:boot, :zero, :seen))",
-                {"boot": boot, "zero": self._zero, "seen": now},
-            )
-            self._noted = now
-        elif now - self._noted > NOTED:
-            db.execute(
-                "UPDATE clock SET seen = :seen, crc = row_crc(boot, zero, :seen) WHERE boot = :boot",
-                {"seen": now, "boot": boot},
-            )
-            self._noted = now
-        return now
-
-    def forget(self) -> None:
-        """Read the clock from the file next time: the transaction that may have set it was rolled back."""
-        self._zero = None
-        self._noted = 0.0
-
-    def _stored(self, db: sqlite3.Connection, boot: str) -> float | None:
-        row = db.execute(
-            "SELECT zero, crc = row_crc(boot, zero, seen) FROM clock WHERE boot = ?", (boot,)
-        ).fetchone()
-        if row is None:
-            return None
-        zero, sound = row
-        if not sound:
-            raise StoreCorrupt(f"the clock in {self._path} is damaged; restore it from a copy")
-        return float(zero)
-
-    def _start(self, db: sqlite3.Connection) -> float:
-        """Return the time at which a new clock starts."""
-        (seen,) = db.execute(
-            "SELECT max(seen) FROM clock WHERE crc = row_crc(boot, zero, seen)"
-        ).fetchone()
-        return max(time.time(), seen or 0.0)
-
-
 # A connection -------------------------------------------------------------------------------------
 
-_INFO = RunInfo._fields
-_SOUND = f"crc = {ROW_CRC}"
-_CREATE = """
-INSERT INTO runs (run_id, agent, parent, started, updated, events, status, token, lease_until, finished,
-    epoch, claims, claimant)
-VALUES (:run_id, :agent, :parent, :started, :updated, :count, :status, :token,
-    CASE WHEN :status = 'running' THEN :now + :lease_s END,
-    CASE WHEN :status NOT IN ('running', 'suspended') THEN :now END, 0, 0, '')
-ON CONFLICT DO NOTHING"""
-# These change nothing for a writer that is not the owner, or not at the journal's end.
-_GO_ON = f"""
-UPDATE runs SET
-    events = events + :count,
-    updated = :updated,
-    claims = CASE WHEN :progress THEN 0 ELSE claims END,
-    lease_until = CASE status WHEN 'running' THEN coalesce(:now + :lease_s, lease_until)
-        ELSE lease_until END
-WHERE run_id = :run_id AND epoch = :epoch AND events = :at AND {_SOUND}"""
-_TURN = f"""
-UPDATE runs SET
-    events = events + :count,
-    updated = :updated,
-    status = :status,
-    token = :token,
-    claims = CASE WHEN :status = 'running' AND NOT :progress THEN claims ELSE 0 END,
-    lease_until = CASE :status WHEN 'running' THEN coalesce(:now + :lease_s, lease_until) END,
-    finished = CASE WHEN :status NOT IN ('running', 'suspended') THEN :now END
-WHERE run_id = :run_id AND epoch = :epoch AND events = :at AND {_SOUND}"""
-# Resets the claims of the runs around one that made progress.
-_FORGIVE = f"""
-WITH RECURSIVE around (run_id) AS (
-    SELECT parent FROM runs WHERE run_id = :run_id AND parent IS NOT NULL
-    UNION
-    SELECT parent FROM runs JOIN around USING (run_id) WHERE parent IS NOT NULL)
-UPDATE runs SET claims = 0, crc = {ROW_CRC.replace("claims", "0")}
-WHERE run_id IN around AND claims > 0 AND status = 'running' AND {_SOUND}"""
-_SEAL = f"UPDATE runs SET crc = {ROW_CRC} WHERE run_id = ?"
-_ENTER = "INSERT INTO ids (digest) VALUES (digest_of(?)) ON CONFLICT DO NOTHING"
-_ADD = """
-INSERT INTO events (run, seq, count, crc, body, refs)
-SELECT id, :at, :count, :crc, :body, :refs FROM runs WHERE run_id = :run_id"""
-_USE = """
-INSERT INTO uses (run, digest) SELECT id, :digest FROM runs WHERE run_id = :run_id
-ON CONFLICT DO NOTHING"""
-_KEEP = "INSERT INTO blobs (digest, body) VALUES (?, ?) ON CONFLICT DO NOTHING"
-_READ = """
-SELECT seq, count, crc, body, refs FROM events
-WHERE run = ?
-    AND seq >= coalesce((SELECT max(seq) FROM events WHERE run = ? AND seq <= ?), 0)
-ORDER BY seq"""
-_ENDED = """
-SELECT id FROM runs WHERE finished < ? AND id NOT IN (
-    SELECT id FROM runs WHERE finished IS NOT NULL ORDER BY finished DESC, id DESC LIMIT ?)
-LIMIT ?"""
-
-
 _ERRORS: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("SQLITE_CONSTRAINT", Unkeepable, "cannot keep it"),
+    ("SQLITE_TOOBIG", Unkeepable, "cannot keep it"),
+    ("SQLITE_MISMATCH", Unkeepable, "cannot keep it"),
     ("SQLITE_FULL", StoreFull, "has no room left; free some and go on"),
     ("SQLITE_READONLY", StoreReadOnly, "may not be written"),
     ("SQLITE_PERM", StoreReadOnly, "may not be written"),
@@ -494,48 +346,75 @@ class _File:
             raise StoreUnavailable(f"{self.path} was replaced or removed while it was open")
 
 
-class _Unkeepable(Exception):
-    """SQLite cannot keep an append, whose `error` says so."""
+_WORDS = {
+    "sound": _SOUND,
+    "sealed": f", crc = {ROW_CRC.replace('claims', '0')}",
+    "rows": "",
+    "and_rows": "",
+    "written": "runs",
+    "skip": "",
+}
+_BEGIN = {"commit": "BEGIN IMMEDIATE", "prune": "BEGIN IMMEDIATE", "read": "BEGIN"}
+_SEAL = f"UPDATE runs SET crc = {ROW_CRC} WHERE run_id = :run_id"
+_ENTER = "INSERT INTO ids (digest) VALUES (digest_of(:run_id)) ON CONFLICT (digest) DO NOTHING"
+_KNOWN = """
+SELECT 1 FROM ids WHERE digest = digest_of(:run_id) UNION ALL SELECT 1 FROM runs WHERE run_id = :run_id"""
+# Past the index.
+_WAITING = "SELECT false, run_id FROM runs WHERE +token = :token AND status = 'suspended'"
+_FORGET = (
+    "DELETE FROM ids WHERE digest IN (SELECT digest_of(run_id) FROM runs WHERE id IN ({gone}))"
+)
 
 
-class SQLiteDriver:
-    """A connection, used by one thread at a time. writes: whether it is used for more than reading."""
+@lru_cache(128)  # statements that remove runs have the numbers of these
+def _spelled(statement: str) -> str:
+    return statement.format_map(_WORDS)
+
+
+class SQLiteDriver(Driver):
+    """A connection to a file. writes: whether it is used for more than reading."""
 
     # A forked child that shared it would hold none of its locks.
     close_at_fork: ClassVar[bool] = True
 
     def __init__(self, file: _File, synchronous: str, timeout: float, *, writes: bool) -> None:
-        self._path = file.path
+        self.place = file.path
         self._file = file
         self._clock = Clock(file.path)
+        self._now = 0.0
         if file.identity is not None:
             file.check()
         with translated(file.path):
-            self._db = connect(file.path, synchronous, timeout, writes=writes)
+            self.raw = self._db = connect(file.path, synchronous, timeout, writes=writes)
         file.check()
-
-    @property
-    def raw(self) -> sqlite3.Connection:
-        """As in `Driver`."""
-        return self._db
-
-    def translated(self) -> AbstractContextManager[None]:
-        """As in `Driver`."""
-        self._file.check()
-        return translated(self._path)
 
     def close(self) -> None:
         """As in `Driver`."""
         self._db.close()
 
+    def now(self) -> float:
+        """As in `Store`; see `Clock`."""
+        with self.translated():
+            return self._clock.read(self._db)
+
+    def translated(self) -> AbstractContextManager[None]:
+        """As in `Driver`."""
+        self._file.check()
+        return translated(self.place)
+
     @contextmanager
-    def _transaction(self, kind: str = "IMMEDIATE") -> Generator[sqlite3.Connection]:
-        """Run a transaction. A deferred one must only read: it could not wait for the lock to write."""
+    def _transaction(self, kind: Transaction) -> Generator[None]:
+        if kind == "large":  # inside of a commit, which has locked the file
+            yield
+            return
         db = self._db
         with self.translated():
-            db.execute(f"BEGIN {kind}")
+            # A deferred one must only read: it could not wait for the lock to write.
+            db.execute(_BEGIN[kind])
             try:
-                yield db
+                if kind != "read":
+                    self._now = self._clock.tell(db)
+                yield
                 db.execute("COMMIT")
             except BaseException:
                 self._clock.forget()
@@ -543,181 +422,41 @@ class SQLiteDriver:
                     db.execute("ROLLBACK")
                 raise
 
-    # Appends --------------------------------------------------------------------------------------
+    def _rows(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
+        return self._db.execute(_spelled(statement), values).fetchall()
 
-    def commit(self, batch: list[Append]) -> None:
-        """As in `Driver`."""
-        # Compress before taking the lock, for which other processes wait.
-        bodies = {piece.digest: packed(piece.body) for each in batch for piece in each.pieces}
-        while left := [append for append in batch if append.error is None]:
-            with suppress(_Unkeepable), self._transaction() as db:
-                now = self._clock.tell(db)
-                for append in left:
-                    self._append(db, append, bodies, now)
-                break
+    def _each(self, statement: str, values: Sequence[Values]) -> list[tuple[Any, ...]]:
+        said, now = _spelled(statement), self._now
+        return [row for each in values for row in self._db.execute(said, {**each, "now": now})]
 
-    def _append(
-        self, db: sqlite3.Connection, append: Append, bodies: dict[str, bytes], now: float
-    ) -> None:
-        try:
-            if self._written(db, append, bodies, now):
-                return
-            owned = self._owned(db, append.run_id)
-            append.error = refused(append, owned, lambda: self._rows(db, append))
-            if append.error is None and append.lines:  # its first events stood there already
-                self._written(db, append, bodies, now)
-        except (sqlite3.DataError, sqlite3.IntegrityError, OverflowError) as error:
-            append.error = StoreError(
-                f"run {append.run_id}: SQLite cannot keep the events from {append.at} on"
-            )
-            raise _Unkeepable from error
+    def _change(self, statement: str, values: Sequence[Values]) -> set[str]:
+        said, now = _spelled(statement), self._now
+        changed: set[str] = set()
+        for each in values:
+            if self._db.execute(said, {**each, "now": now}).rowcount:
+                self._db.execute(_SEAL, each)
+                changed.add(each["run_id"])
+        return changed
 
-    def _written(
-        self, db: sqlite3.Connection, append: Append, bodies: dict[str, bytes], now: float
-    ) -> bool:
-        """Write an append; return False if it is stale."""
-        if not append.at and (append.epoch or append.started is None):
-            return False
-        change = _CREATE if not append.at else _GO_ON if append.status is None else _TURN
-        values = {**append.columns(), "now": now}
-        if db.execute(change, values).rowcount != 1:
-            return False
-        if not append.at and db.execute(_ENTER, (append.run_id,)).rowcount != 1:
-            raise self._damaged(append.run_id)
-        db.execute(_SEAL, (append.run_id,))
-        if append.progress and append.epoch:
-            db.execute(_FORGIVE, values)
-        db.execute(_ADD, values)
-        for piece in append.pieces:
-            db.execute(_USE, {"run_id": append.run_id, "digest": piece.digest})
-            db.execute(_KEEP, (piece.digest, bodies[piece.digest]))
-        return True
+    def _append(self, values: Sequence[Values]) -> set[str]:
+        written = self._change(CREATE, [each for each in values if not each["at"]])
+        for run_id in written:
+            if self._db.execute(_ENTER, {"run_id": run_id}).rowcount != 1:
+                raise self._damaged(run_id)
+        for change, is_turn in ((GO_ON, False), (TURN, True)):
+            some = [
+                each for each in values if each["at"] and (each["status"] is not None) is is_turn
+            ]
+            written |= self._change(change, some)
+        self._each(ADD, [each for each in values if each["run_id"] in written])
+        return written
 
-    def _rows(self, db: sqlite3.Connection, append: Append) -> list[Row]:
-        (run,) = db.execute("SELECT id FROM runs WHERE run_id = ?", (append.run_id,)).fetchone()
-        return [row_of(append.run_id, row) for row in db.execute(_READ, (run, run, append.at))]
+    def _remove(self, gone: str) -> None:
+        self._db.execute(_FORGET.format(gone=gone))
+        super()._remove(gone)
 
-    # Owners ---------------------------------------------------------------------------------------
+    def _is_known(self, run_id: str) -> bool:
+        return bool(self._rows(_KNOWN, {"run_id": run_id}))
 
-    def _owned(self, db: sqlite3.Connection, run_id: str) -> Owned | None:
-        row = db.execute(
-            "SELECT status, events, epoch, claims, lease_until, claimant FROM runs "
-            f"WHERE run_id = ? AND {_SOUND}",
-            (run_id,),
-        ).fetchone()
-        if row is None:
-            self._unknown(run_id)
-            return None
-        return Owned(*row)
-
-    def _unknown(self, run_id: str) -> None:
-        """Raise StoreCorrupt if anything in the file says that the run exists."""
-        known = self._db.execute(
-            "SELECT 1 FROM ids WHERE digest = digest_of(:run_id) "
-            "UNION ALL SELECT 1 FROM runs WHERE run_id = :run_id",
-            {"run_id": run_id},
-        ).fetchone()
-        if known is not None:
-            raise self._damaged(run_id)
-
-    def _damaged(self, run_id: str) -> StoreCorrupt:
-        return StoreCorrupt(f"{self._path} is damaged at run {run_id!r}; restore it from a copy")
-
-    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
-        """As in `Driver`."""
-        with self._transaction() as db:
-            return own_each(batch, partial(self._own, db))
-
-    def _own(self, db: sqlite3.Connection, run_id: str, change: Change) -> Owned:
-        row = change(self._owned(db, run_id), self._clock.tell(db))
-        db.execute(
-            "UPDATE runs SET status = ?, epoch = ?, claims = ?, lease_until = ?, claimant = ? "
-            "WHERE run_id = ?",
-            (row.status, row.epoch, row.claims, row.lease_until, row.claimant, run_id),
-        )
-        db.execute(_SEAL, (run_id,))
-        return row
-
-    # Reading --------------------------------------------------------------------------------------
-
-    def read(self, run_id: str, after: int) -> list[Event]:
-        """As in `Driver`."""
-        with self._transaction("DEFERRED") as db:
-            found = db.execute(
-                f"SELECT id, events FROM runs WHERE run_id = ? AND {_SOUND}", (run_id,)
-            ).fetchone()
-            if found is None:
-                self._unknown(run_id)
-                return []
-            run, length = found
-            rows = [row_of(run_id, row) for row in db.execute(_READ, (run, run, after + 1))]
-            if length != (rows[-1].end if rows else 0):
-                raise StoreCorrupt(f"run {run_id} lacks events before position {length}")
-            return events_of(run_id, rows, after, self._fetch)
-
-    def _fetch(self, digest: str) -> bytes | None:
-        row = self._db.execute("SELECT body FROM blobs WHERE digest = ?", (digest,)).fetchone()
-        return None if row is None else row[0]
-
-    def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
-        """As in `Driver`."""
-        # Only names of columns get into the statement; values are bound.
-        tests = " AND ".join(f"{name} = :{name}" for name in where) or "1"
-        columns = ", ".join((_SOUND, *_INFO))
-        statement = f"SELECT {columns} FROM runs WHERE {tests} ORDER BY id DESC LIMIT :most"
-        values = {**where, "most": -1 if limit is None else limit}
-        with self.translated():
-            rows = self._db.execute(statement, values).fetchall()
-            if not rows and "run_id" in where:
-                self._unknown(where["run_id"])
-        found: list[RunInfo] = []
-        for sound, *row in rows:
-            info = dict(zip(_INFO, row, strict=True))
-            if not sound:
-                raise self._damaged(info["run_id"])
-            found.append(info_of(info))
-        return found
-
-    def find(self, token: str) -> str | None:
-        """As in `Driver`."""
-        with self.translated():
-            # If the index has no such token, search without it: tokens that find nothing are rare.
-            for column in ("token", "+token"):
-                row = self._db.execute(
-                    f"SELECT {_SOUND}, run_id FROM runs WHERE {column} = ? AND status = 'suspended'",
-                    (token,),
-                ).fetchone()
-                if row is not None:
-                    sound, run_id = row
-                    if not sound or column != "token":
-                        raise self._damaged(run_id)
-                    return str(run_id)
-        return None
-
-    def now(self) -> float:
-        """As in `Driver`; see `Clock`."""
-        with self.translated():
-            return self._clock.read(self._db)
-
-    def prune(self, older_than: float | None, keep: int | None) -> int:
-        """As in `Driver`."""
-        count = 0
-        while True:
-            with self._transaction() as db:
-                border = float("inf") if older_than is None else self._clock.tell(db) - older_than
-                gone = db.execute(_ENDED, (border, keep or 0, PRUNED)).fetchall()
-                db.executemany("DELETE FROM events WHERE run = ?", gone)
-                db.executemany(
-                    "DELETE FROM blobs WHERE digest IN (SELECT digest FROM uses WHERE run = ?) AND "
-                    "NOT EXISTS (SELECT 1 FROM uses WHERE uses.digest = blobs.digest AND run <> ?)",
-                    [(run, run) for (run,) in gone],
-                )
-                db.executemany("DELETE FROM uses WHERE run = ?", gone)
-                db.executemany(
-                    "DELETE FROM ids WHERE digest IN (SELECT digest_of(run_id) FROM runs WHERE id = ?)",
-                    gone,
-                )
-                db.executemany("DELETE FROM runs WHERE id = ?", gone)
-            count += len(gone)
-            if len(gone) < PRUNED:
-                return count
+    def _past_index(self, token: str) -> list[tuple[Any, ...]]:
+        return self._rows(_WAITING, {"token": token})

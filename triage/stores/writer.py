@@ -10,26 +10,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import anyio
 
-from triage.core import (
-    DeadLetter,
-    Event,
-    RunBusy,
-    RunOver,
-    StaleWriter,
-    StoreError,
-    UnknownRun,
-    check_count,
-    check_number,
-    logger,
-    quote,
-)
+from triage.core.errors import StaleWriter, StoreError, check_count, check_number
+from triage.core.events import Event
+from triage.core.observers import logger
+from triage.core.quoting import quote
 from triage.core.waiting import LONG_WAIT_S, Waits
 
 from .base import (
@@ -44,6 +35,7 @@ from .base import (
     renewed,
 )
 from .rows import Append, as_column, fresh, from_column
+from .sql import Change, Driver
 
 QUEUE = 10_000
 """How many jobs may wait in a queue; `submit` blocks while it is full."""
@@ -52,9 +44,6 @@ BATCH_BYTES = 4 * 2**20
 """The most that one commit takes: appends, and characters of them."""
 AT_EXIT = 30.0
 """Seconds that submitted appends have to become durable when the interpreter ends."""
-
-Change = Callable[[Owned | None, float], Owned]
-"""Makes the new row of a run from its row, None for an unknown run, and the store's time."""
 
 
 class Lost(Exception):
@@ -73,60 +62,6 @@ class Connection(Protocol):
     def close(self) -> None:
         """Close it."""
         ...
-
-
-class Driver(Connection, Protocol):
-    """A connection to the database of the runs. Texts are columns, as `as_column` makes them."""
-
-    @property
-    def raw(self) -> Any:
-        """The connection itself."""
-        ...
-
-    def translated(self) -> AbstractContextManager[Any]:
-        """Raise errors of the connection inside as a StoreError, or as `Lost`."""
-        ...
-
-    def commit(self, batch: list[Append]) -> None:
-        """Write appends in one commit, those of a run in order; set `error` of one that is refused."""
-        ...
-
-    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
-        """Change the rows of runs in one commit; return each one's new row, or what `change` raised."""
-        ...
-
-    def read(self, run_id: str, after: int) -> list[Event]:
-        """As in `Store`."""
-        ...
-
-    def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
-        """Return the runs whose columns have these values, newest first."""
-        ...
-
-    def find(self, token: str) -> str | None:
-        """Return the run that waits with this token, None if there is none."""
-        ...
-
-    def now(self) -> float:
-        """As in `Store`."""
-        ...
-
-    def prune(self, older_than: float | None, keep: int | None) -> int:
-        """As in `Store`; one of the two is given."""
-        ...
-
-
-def own_each(
-    batch: list[tuple[str, Change]], own: Callable[[str, Change], Owned]
-) -> list[Owned | StoreError]:
-    """Change one row after another. For a row whose change is refused, return the refusal."""
-    rows: list[Owned | StoreError] = []
-    for run_id, change in batch:
-        try:
-            rows.append(own(run_id, change))
-        except (RunBusy, RunOver, DeadLetter, UnknownRun, StaleWriter) as refusal:
-            rows.append(refusal)
-    return rows
 
 
 # Waiting ------------------------------------------------------------------------------------------

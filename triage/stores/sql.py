@@ -1,0 +1,380 @@
+"""The runs in SQL: statements and their logic, written once for all dialects."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Literal
+
+from triage.core.errors import (
+    DeadLetter,
+    RunBusy,
+    RunOver,
+    StaleWriter,
+    StoreCorrupt,
+    StoreError,
+    StoreTooNew,
+    UnknownRun,
+)
+from triage.core.events import Event
+
+from .base import Owned, RunInfo
+from .rows import Append, Row, events_of, info_of, packed, refused, row_of
+
+Values = Mapping[str, Any]
+Change = Callable[[Owned | None, float], Owned]
+"""Makes the new row of a run from its row, None for an unknown run, and the store's time."""
+Transaction = Literal["commit", "large", "prune", "read"]
+"""Kinds of transaction: appends or changes of owners, appends with large values in it, removal, reading."""
+
+PRUNED = 200
+"""Runs removed in one commit. Others may write between two commits."""
+
+# Statements. `:name` stands for a value, `:now` for the store's time. A dialect fills in the braces:
+# sound     whether the row of a run matches its checksum
+# sealed    sets the checksum of a row whose claims become 0
+# rows      in a statement for many rows of values, their source; and_rows after another source
+# written   the runs that an append has just changed
+# skip      leaves out rows that others have locked
+
+_LEASE = "WHEN 'running' THEN coalesce(:now + :lease_s, runs.lease_until)"
+_FINISHED = "CASE WHEN :status NOT IN ('running', 'suspended') THEN :now END"
+# These change nothing for a writer that is not the owner, or not at the journal's end.
+_BY_OWNER = """{rows}
+WHERE runs.run_id = :run_id AND runs.epoch = :epoch AND runs.events = :at AND :at > 0 AND {sound}"""
+CREATE = f"""
+INSERT INTO runs (run_id, agent, parent, started, updated, events, status, token, lease_until, finished,
+    epoch, claims, claimant)
+SELECT :run_id, :agent, :parent, :started, :updated, :count, :status, :token,
+    CASE WHEN :status = 'running' THEN :now + :lease_s END, {_FINISHED}, 0, 0, ''
+{{rows}} WHERE :at = 0 AND :epoch = 0 AND :agent IS NOT NULL
+ON CONFLICT (run_id) DO NOTHING"""
+GO_ON = f"""
+UPDATE runs SET
+    events = runs.events + :count,
+    updated = :updated,
+    claims = CASE WHEN :progress THEN 0 ELSE runs.claims END,
+    lease_until = CASE runs.status {_LEASE} ELSE runs.lease_until END
+{_BY_OWNER} AND :status IS NULL"""
+# Apart from the one before, which must not touch the columns of indexes.
+TURN = f"""
+UPDATE runs SET
+    events = runs.events + :count,
+    updated = :updated,
+    status = :status,
+    token = :token,
+    claims = CASE WHEN :status = 'running' AND NOT :progress THEN runs.claims ELSE 0 END,
+    lease_until = CASE :status {_LEASE} END,
+    finished = {_FINISHED}
+{_BY_OWNER} AND :status IS NOT NULL"""
+ADD = """
+INSERT INTO events (run, seq, count, crc, body, refs)
+SELECT {written}.id, :at, :count, :crc, :body, :refs FROM {written}{and_rows}
+WHERE {written}.run_id = :run_id"""
+_KEEP = """
+INSERT INTO blobs (digest, body) SELECT :digest, :packed {rows} WHERE true
+ON CONFLICT (digest) DO NOTHING"""
+_USE = """
+INSERT INTO uses (run, digest)
+SELECT runs.id, :digest FROM runs{and_rows} WHERE runs.run_id = :run_id
+ON CONFLICT (run, digest) DO NOTHING"""
+# Resets the claims of the runs around one that made progress.
+_FORGIVE = """
+WITH RECURSIVE around (run_id) AS (
+    SELECT runs.parent FROM runs{and_rows} WHERE runs.run_id = :run_id AND runs.parent IS NOT NULL
+    UNION
+    SELECT runs.parent FROM runs JOIN around USING (run_id) WHERE runs.parent IS NOT NULL)
+UPDATE runs SET claims = 0{sealed}
+WHERE run_id IN (SELECT run_id FROM around) AND claims > 0 AND status = 'running' AND {sound}"""
+
+_OWNED = """
+SELECT runs.run_id, :now, runs.status, runs.events, runs.epoch, runs.claims, runs.lease_until,
+    runs.claimant
+FROM runs{and_rows} WHERE runs.run_id = :run_id AND {sound}"""
+# A row that has changed since it was read is left as it is. No lock need be held meanwhile: a process that
+# stands still would keep it.
+_OWN = """
+UPDATE runs SET status = :status, epoch = :epoch, claims = :claims, lease_until = :lease_until,
+    claimant = :claimant
+{rows}
+WHERE runs.run_id = :run_id AND runs.status = :was_status AND runs.events = :was_events
+    AND runs.epoch = :was_epoch AND runs.claims = :was_claims AND runs.claimant = :was_claimant
+    AND coalesce(runs.lease_until, 0) = coalesce(:was_lease_until, 0)"""
+
+_RUN = "SELECT id, events FROM runs WHERE run_id = :run_id AND {sound}"
+_ROWS = """
+SELECT seq, count, crc, body, refs FROM events WHERE run = :run AND seq >= coalesce(
+    (SELECT max(seq) FROM events WHERE run = :run AND seq <= :start), 0)
+ORDER BY seq"""
+_BODY = "SELECT body FROM blobs WHERE digest = :digest"
+_RUNS = f"SELECT {{sound}}, {', '.join(RunInfo._fields)} FROM runs"
+_WAITING = "SELECT {sound}, run_id FROM runs WHERE token = :token AND status = 'suspended'"
+_ENDED = """
+SELECT id FROM runs WHERE finished < :border AND id NOT IN (
+    SELECT id FROM runs WHERE finished IS NOT NULL ORDER BY finished DESC, id DESC LIMIT :keep)
+LIMIT :most {skip}"""
+_REMOVE = (
+    "DELETE FROM events WHERE run IN ({gone})",
+    (
+        "DELETE FROM blobs WHERE digest IN (SELECT digest FROM uses WHERE run IN ({gone})) AND NOT EXISTS ("
+        "SELECT 1 FROM uses WHERE uses.digest = blobs.digest AND run NOT IN ({gone}))"
+    ),
+    "DELETE FROM uses WHERE run IN ({gone})",
+)
+_ALL = 2**62
+"""A limit above any number of runs."""
+
+
+class Unkeepable(StoreError):
+    """The database refuses a value."""
+
+
+def check_version(place: str, version: int, known: int) -> None:
+    """Raise StoreTooNew for tables of a newer release."""
+    if version > known:
+        raise StoreTooNew(
+            f"{place} has tables of version {version}, this release knows {known}; use the release "
+            "that wrote it or a newer one"
+        )
+
+
+class Driver(ABC):
+    """A connection to the database of the runs, used by one thread at a time.
+
+    Texts are columns, as `as_column` makes them. close_at_fork: whether it must be closed before the
+    process forks. place: names the database in messages. raw: the connection itself.
+    """
+
+    close_at_fork: ClassVar[bool]
+    place: str
+    raw: Any
+
+    # The dialect ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """As in `Store`."""
+
+    @abstractmethod
+    def translated(self) -> AbstractContextManager[None]:
+        """Raise errors of the connection inside as a StoreError, or as `Lost`."""
+
+    @abstractmethod
+    def _transaction(self, kind: Transaction) -> AbstractContextManager[None]:
+        """Raise errors as a StoreError, and take the locks that this kind of transaction needs."""
+
+    @abstractmethod
+    def _rows(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
+        """Execute a statement once; return the rows found."""
+
+    @abstractmethod
+    def _each(self, statement: str, values: Sequence[Values]) -> list[tuple[Any, ...]]:
+        """Execute a statement for each of these values; return the rows found."""
+
+    @abstractmethod
+    def _change(self, statement: str, values: Sequence[Values]) -> set[str]:
+        """Change a run's row for each of these values; return the ids of the runs that were changed."""
+
+    @abstractmethod
+    def _append(self, values: Sequence[Values]) -> set[str]:
+        """Create or change runs, and add their events; return the ids of the runs that were changed."""
+
+    def _remove(self, gone: str) -> None:
+        """Delete these rows of runs."""
+        self._rows(f"DELETE FROM runs WHERE id IN ({gone})", {})
+
+    def _is_known(self, _run_id: str) -> bool:
+        """Return whether anything says that a run exists which was not found."""
+        return False
+
+    def _past_index(self, _token: str) -> list[tuple[Any, ...]]:
+        """Search a token that was not found without the index; mark the run that has it as damaged."""
+        return []
+
+    # Appends --------------------------------------------------------------------------------------
+
+    def commit(self, batch: list[Append]) -> None:
+        """Write appends in one commit, those of a run in order; set `error` of one that is refused."""
+        # Compress before taking the lock, for which other processes wait.
+        bodies = {piece.digest: packed(piece.body) for each in batch for piece in each.pieces}
+        left = [append for append in batch if append.error is None]
+        try:
+            with self._transaction("commit"):
+                for some in _rounds(left):
+                    self._write(some, bodies)
+        except Unkeepable as error:
+            if len(left) > 1:
+                for append in left:
+                    self.commit([append])
+                return
+            (append,) = left
+            append.error = StoreError(
+                f"run {append.run_id}: the database cannot keep the events from {append.at} on"
+            )
+            append.error.__cause__ = error
+
+    def _write(self, batch: list[Append], bodies: Mapping[str, bytes]) -> None:
+        """Write appends of different runs."""
+        left = [append for append in batch if append.lines]
+        # Nearly always one pass. An append that was not written is looked at and, if it may be written
+        # now, tried again. Another writer may win each time, but each time the journal gets longer.
+        while left:
+            written = self._written(left, bodies)
+            stale = [append for append in left if append.run_id not in written]
+            for append in stale:
+                append.error = self._refused(append)
+            left = [append for append in stale if append.error is None and append.lines]
+
+    def _refused(self, append: Append) -> StoreError | None:
+        owned, _ = self._owned([append.run_id]).get(append.run_id, (None, 0.0))
+        return refused(append, owned, lambda: self._journal(append.run_id, append.at)[1])
+
+    def _written(self, batch: list[Append], bodies: Mapping[str, bytes]) -> set[str]:
+        """Write the appends that are not stale; return the ids of their runs."""
+        is_large = any(append.pieces for append in batch)
+        with self._transaction("large") if is_large else nullcontext():
+            written = self._append([append.columns() for append in batch])
+            done = [append for append in batch if append.run_id in written]
+            uses = [
+                {"run_id": append.run_id, "digest": piece.digest}
+                for append in done
+                for piece in append.pieces
+            ]
+            if uses:
+                digests = sorted({use["digest"] for use in uses})  # two writers cannot deadlock
+                self._each(_KEEP, [{"digest": one, "packed": bodies[one]} for one in digests])
+                self._each(_USE, uses)
+        got_on = [{"run_id": append.run_id} for append in done if append.progress and append.epoch]
+        if got_on:
+            # By itself: a process that stands still in a transaction would keep the rows from their owners.
+            self._each(_FORGIVE, got_on)
+        return written
+
+    # Owners ---------------------------------------------------------------------------------------
+
+    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
+        """Change the rows of runs; return each one's new row, or what `change` raised."""
+        rows: dict[int, Owned | StoreError] = {}
+        with self._transaction("commit"):
+            while left := [at for at in range(len(batch)) if at not in rows]:
+                turn = {batch[at][0]: at for at in reversed(left)}  # the first change of each run
+                found = self._owned(turn)
+                after: dict[str, Owned] = {}
+                for run_id, at in turn.items():
+                    try:
+                        after[run_id] = batch[at][1](*found.get(run_id, (None, 0.0)))
+                    except (RunBusy, RunOver, DeadLetter, UnknownRun, StaleWriter) as refusal:
+                        rows[at] = refusal
+                values = [_compared(run_id, found[run_id][0], row) for run_id, row in after.items()]
+                if values:
+                    rows |= {turn[one]: after[one] for one in self._change(_OWN, values)}
+        return [rows[at] for at in range(len(batch))]
+
+    def _owned(self, run_ids: Iterable[str]) -> dict[str, tuple[Owned, float]]:
+        """Return the rows of those of these runs that exist, each with the store's time."""
+        rows = self._each(_OWNED, [{"run_id": run_id} for run_id in run_ids])
+        found = {run_id: (Owned(*row), now) for run_id, now, *row in rows}
+        for run_id in run_ids:
+            if run_id not in found:
+                self._check_unknown(run_id)
+        return found
+
+    def _check_unknown(self, run_id: str) -> None:
+        if self._is_known(run_id):
+            raise self._damaged(run_id)
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def read(self, run_id: str, after: int) -> list[Event]:
+        """As in `Store`."""
+        with self._transaction("read"):
+            length, rows = self._journal(run_id, after + 1)
+            if length != (rows[-1].end if rows else 0):
+                raise StoreCorrupt(f"run {run_id} lacks events before position {length}")
+            return events_of(run_id, rows, after, self._fetch)
+
+    def _journal(self, run_id: str, start: int) -> tuple[int, list[Row]]:
+        """Return the journal's length and its rows from a position on; 0 and none for an unknown run."""
+        found = self._rows(_RUN, {"run_id": run_id})
+        if not found:
+            self._check_unknown(run_id)
+            return 0, []
+        [(run, length)] = found
+        rows = self._rows(_ROWS, {"run": run, "start": start})
+        return length, [row_of(run_id, row) for row in rows]
+
+    def _fetch(self, digest: str) -> bytes | None:
+        found = self._rows(_BODY, {"digest": digest})
+        return bytes(found[0][0]) if found else None
+
+    def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
+        """Return the runs whose columns have these values, newest first."""
+        # Only names of columns get into the statement; values are bound.
+        tests = "".join(f" AND {name} = :{name}" for name in where)
+        values = {**where, "most": _ALL if limit is None else limit}
+        with self.translated():
+            rows = self._rows(f"{_RUNS} WHERE true{tests} ORDER BY id DESC LIMIT :most", values)
+            if not rows and "run_id" in where:
+                self._check_unknown(where["run_id"])
+        return [info_of(self._sound(*row)) for row in rows]
+
+    def _sound(self, sound: object, *columns: Any) -> dict[str, Any]:
+        info = dict(zip(RunInfo._fields, columns, strict=True))
+        if not sound:
+            raise self._damaged(info["run_id"])
+        return info
+
+    def find(self, token: str) -> str | None:
+        """Return the run that waits with this token, None if there is none."""
+        with self.translated():
+            found = self._rows(_WAITING, {"token": token}) or self._past_index(token)
+        for sound, run_id in found:
+            if not sound:
+                raise self._damaged(run_id)
+            return str(run_id)
+        return None
+
+    def _damaged(self, run_id: str) -> StoreCorrupt:
+        return StoreCorrupt(f"{self.place} is damaged at run {run_id!r}; restore it from a copy")
+
+    def prune(self, older_than: float | None, keep: int | None) -> int:
+        """As in `Store`; one of the two is given."""
+        count = 0
+        while True:
+            with self._transaction("prune"):
+                border = float("inf") if older_than is None else self.now() - older_than
+                values = {"border": border, "keep": keep or 0, "most": PRUNED}
+                found = self._rows(_ENDED, values)
+                if found:
+                    gone = ", ".join(str(int(run)) for (run,) in found)
+                    for statement in _REMOVE:
+                        self._rows(statement.replace("{gone}", gone), {})
+                    self._remove(gone)
+            count += len(found)
+            if len(found) < PRUNED:
+                return count
+
+
+def _rounds(batch: Iterable[Append]) -> list[list[Append]]:
+    """Split appends so that those of one run follow each other: a statement changes a run only once."""
+    rounds: list[list[Append]] = []
+    counts: Counter[str] = Counter()
+    for append in batch:
+        turn = counts[append.run_id]
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append(append)
+        counts[append.run_id] += 1
+    return rounds
+
+
+def _compared(run_id: str, before: Owned, after: Owned) -> Values:
+    """Return the values of a compare-and-set."""
+    was = {f"was_{name}": value for name, value in before._asdict().items()}
+    return {"run_id": run_id, **after._asdict(), **was}
