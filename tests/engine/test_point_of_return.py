@@ -130,7 +130,7 @@ async def test_what_a_recorded_client_is_asked_while_judging_is_no_answer_of_the
 
     async def writes(task: str) -> str:
         text = await answer(client, "write")
-        with triage.engine.approvals.judging():
+        with triage.engine.judging():
             verdict = await answer(client, f"is {text} good?")
         assert verdict != "no"
         return text

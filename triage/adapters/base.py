@@ -68,10 +68,10 @@ from triage.core.messages.receipts import Shrink
 from triage.core.observers import child_logger
 from triage.core.steps import Step, effect_of
 from triage.core.taxonomy import UNSAFE, Cause, Effect, FailureType, infer_effect
-from triage.engine import approvals, refusals
-from triage.engine.approvals import ask as ask_for_leave
+from triage.engine import models, questions, refusals
 from triage.engine.call_keys import SAID, tally
 from triage.engine.calls import Run
+from triage.engine.questions import ask as ask_for_leave
 from triage.engine.run import current, sees_requests
 from triage.engine.tools import TOOL_ATTRIBUTE, shown
 from triage.strategies.retry_layers import RetryLayer
@@ -380,7 +380,7 @@ class Seam:
 
         Before a call that is reused, the hint with which that was asked for. None for a judge.
         """
-        return None if approvals.is_judging() else self._overheard.told(self.run.guidance)
+        return None if models.is_judging() else self._overheard.told(self.run.guidance)
 
     @property
     def shrink(self) -> Shrink | None:
@@ -539,7 +539,7 @@ class Seam:
         if self.run.replay is None:
             return False
         return any(
-            mapping(call.arguments).get(approvals.MODEL) == model
+            mapping(call.arguments).get(models.MODEL) == model
             for call in self.run.session.state.calls.values()
             if call.kind == "model" and self._is_mine(call.tool) is here
         )
@@ -573,7 +573,7 @@ class Seam:
         self._overheard.mistakes.settle(self.run, who)
 
         brief = is_brief(options.get("max_tokens"))
-        judges = approvals.is_judging()
+        judges = models.is_judging()
 
         def ended(answer: Answer | None, error: Exception | None) -> None:
             if not judges:
@@ -676,7 +676,7 @@ class Seam:
         refusal = self._overheard.mistakes.take(name, arguments, id_)
         if refusal is None or refusal.kind == UNKNOWN:
             return None  # there is such a tool, if it is called
-        if refusal.kind == approvals.CUT:
+        if refusal.kind == models.CUT:
             if self._effect_of(name, options) not in UNSAFE:
                 return None
         elif self.adapter.validates:
@@ -960,19 +960,19 @@ def ask(run: Run, asking: Asking) -> NoReturn:
     given = plain(asking.arguments)
     text = asking.text or f"may {asking.about} be called with {shown(given)}?"
     kind = (
-        approvals.APPROVAL
+        questions.APPROVAL
         if asking.leave
-        else approvals.ELSEWHERE
+        else questions.ELSEWHERE
         if asking.elsewhere
-        else approvals.ANSWER
+        else questions.ANSWER
     )
-    question = approvals.Question(
+    question = questions.Question(
         asking.key(run), asking.about, asking.effect.value, given, text,
         doubt=False, kind=kind, editable=asking.editable, calls=asking.calls, parts=asking.parts,
     )  # fmt: skip
     if asking.leave:
         ask_for_leave(run, question)
-    approvals.wait_for_answer(run, question, asking.rule)
+    questions.wait_for_answer(run, question, asking.rule)
 
 
 # Frameworks without a hook around a call ----------------------------------------------------------

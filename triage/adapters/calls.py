@@ -33,9 +33,9 @@ from triage.core.state import is_reused
 from triage.core.steps import Step, Usage
 from triage.core.taxonomy import Effect, infer_effect
 from triage.engine import calls
-from triage.engine.approvals import BRIEF, CUT, IDS, MODEL
 from triage.engine.call_keys import tally, within_call
 from triage.engine.mending import mend, mend_sync
+from triage.engine.models import BRIEF, CUT, IDS, MODEL
 from triage.engine.run import current
 from triage.engine.tools import Returns, Tool
 from triage.engine.undeclared import SEEN

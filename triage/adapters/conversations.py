@@ -23,10 +23,10 @@ from triage.core.messages.wires import Repaired, Wire
 from triage.core.state import WITHIN, is_reused
 from triage.core.steps import Step
 from triage.core.taxonomy import Cause, FailureType
-from triage.engine.approvals import MODEL
 from triage.engine.asked_calls import answered_by, answers, asked_in
 from triage.engine.call_keys import tally
 from triage.engine.event_loop import CANCELLATIONS
+from triage.engine.models import MODEL
 from triage.engine.run import Guidance, Recorder, current
 from triage.engine.undeclared import is_held
 

@@ -21,9 +21,9 @@ from triage.core.messages.neutral import Asked
 from triage.core.messages.reading import content_text
 from triage.core.steps import Step
 from triage.core.taxonomy import Cause, FailureType
-from triage.engine.approvals import MODEL
 from triage.engine.call_keys import tally
 from triage.engine.calls import Run
+from triage.engine.models import MODEL
 
 from .base import Seam, SoftFailure
 from .conversations import guidance_text, outcomes

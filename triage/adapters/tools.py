@@ -22,7 +22,7 @@ from triage.core.messages.neutral import ENDINGS, Asked
 from triage.core.messages.reading import arguments as read_arguments
 from triage.core.steps import Step
 from triage.core.taxonomy import Cause, Effect, FailureType
-from triage.engine.approvals import CUT
+from triage.engine.models import CUT
 from triage.engine.run import Recorder
 
 NEAR = 20

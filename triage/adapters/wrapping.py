@@ -15,7 +15,7 @@ from triage.core.observers import child_logger
 from triage.core.taxonomy import Effect
 from triage.engine.agent import Agent, Options
 from triage.engine.calls import Run
-from triage.engine.config import Checks
+from triage.engine.options import Checks
 from triage.engine.undeclared import RECORDS_TOOLS
 from triage.strategies.policy import Policy
 from triage.strategies.retry_layers import warn_of_retries

@@ -15,8 +15,9 @@ from triage.core.events import Event, RunSuspended
 from triage.core.quoting import moment, one_line
 from triage.core.redaction import redact
 from triage.core.wire import to_json
-from triage.engine.approvals import question_at, waits_for
+from triage.engine.answering import waits_for
 from triage.engine.outside import not_asked, resolve
+from triage.engine.questions import question_at
 from triage.plan.answers import answer_in, asked_in
 from triage.plan.approval import ApprovalAnswer, ApprovalRequest
 from triage.plan.plans import ExecutionPlan

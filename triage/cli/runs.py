@@ -29,7 +29,7 @@ from triage.core.quoting import counted, json_text, one_line, span
 from triage.core.redaction import redact
 from triage.core.state import fold
 from triage.core.wire import Keyring, dump, to_json
-from triage.engine.approvals import waits_for
+from triage.engine.answering import waits_for
 from triage.engine.forking import fork as fork_run
 from triage.engine.journal import TASK
 from triage.engine.outside import asks_of, lease_of

@@ -17,8 +17,9 @@ from triage.core.redaction import redact
 from triage.core.state import Call, RunState, active_seconds, fold
 from triage.core.steps import Step
 from triage.core.wire import to_json
-from triage.engine.approvals import question_at, waits_for
+from triage.engine.answering import waits_for
 from triage.engine.outside import WAITING, answers_to, asks_of, is_about_call, lease_of
+from triage.engine.questions import question_at
 from triage.engine.recovery import position_of
 from triage.engine.returning import Point, foretell, point_of_return
 from triage.stores.base import RunInfo

@@ -6,23 +6,7 @@ from triage.core.constructors import check_constructors
 from triage.core.manifest import Manifest, manifest_of, schema_of
 
 from .agent import Agent, AgentLike, Options, RunsOnAgent, agent, underlying_agent
-from .approvals import (
-    ANSWER,
-    APPROVAL,
-    BRIEF,
-    CUT,
-    ELSEWHERE,
-    IDS,
-    MODEL,
-    Question,
-    ask,
-    is_judging,
-    judging,
-    question_at,
-    time_of,
-    wait_for_answer,
-    waits_for,
-)
+from .answering import time_of, waits_for
 from .asked_calls import answered_by, answers, asked_in
 from .call_keys import SAID, says_the_same, tally, within_call
 from .calls import (
@@ -39,21 +23,15 @@ from .calls import (
     record_call,
 )
 from .checks import Refused
-from .config import (
-    CallDenied,
-    Checks,
-    Durability,
-    Guard,
-    GuardedCall,
-    Watching,
-    check_run_id,
-)
+from .config import check_run_id
 from .decorators import model, tool
 from .event_loop import CANCELLATIONS
 from .forking import fork
 from .journal import TASK
 from .loop import Restarted
 from .mending import mend, mend_sync
+from .models import BRIEF, CUT, IDS, MODEL, is_judging, judging
+from .options import CallDenied, Checks, Durability, Guard, GuardedCall, Watching
 from .outside import (
     WAITING,
     FirstAnswer,
@@ -67,6 +45,7 @@ from .outside import (
     not_asked,
     resolve,
 )
+from .questions import ANSWER, APPROVAL, ELSEWHERE, Question, ask, question_at, wait_for_answer
 from .recovery import position_of
 from .refusals import About, Refusal, approved_before, asks_about, decline, describe, standing
 from .resume import MissingArguments, Recovered

@@ -36,12 +36,13 @@ from triage.core import (
 from triage.stores import Store, open_store
 from triage.strategies import Limits, Policy
 
-from .approvals import time_of
-from .config import Checks, Config, Durability, check_run_id, configure, moved, observed
+from .answering import time_of
+from .config import Config, check_run_id, configure, moved, observed
 from .event_loop import Background
 from .journal import TASK, Session
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .nested import kept_as_safely, run_inside, stream_inside
+from .options import Checks, Durability
 from .outside import cancel
 from .resume import UNSET, Recovered, answer_only, check_owner, reopen, reopen_all, resume
 from .run import current, surrounding

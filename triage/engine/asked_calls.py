@@ -8,7 +8,7 @@ from typing import Any
 from triage.core import Step
 from triage.core.messages.neutral import Asked
 
-from .approvals import IDS
+from .models import IDS
 
 
 def asked_in(step: Step) -> Iterator[Asked]:

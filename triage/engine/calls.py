@@ -37,23 +37,14 @@ from triage.core import (
 from triage.core.constructors import Struct
 from triage.core.large_values import json_of
 
-from .approvals import (
-    Guarded,
-    ask,
-    doubt_heard,
-    guarded,
-    is_judging,
-    lost_result,
-    model_of,
-    question_about,
-    replaced,
-    stop_in_doubt,
-)
 from .call_keys import Place, Tally, reusable, tally
 from .compensation import undo
 from .drivers import ASYNC, SYNC, Driver, step
 from .event_loop import CANCELLATIONS
 from .journal import Session, inner_id, inside
+from .models import is_judging, model_of
+from .questions import ask, doubt_heard, lost_result, question_about, replaced, stop_in_doubt
+from .rulings import Guarded, guarded
 from .run import Recorder, current
 from .tools import (
     AGENT_ATTRIBUTE,

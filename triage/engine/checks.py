@@ -43,9 +43,9 @@ from triage.core.asking import TooSlow, ask, deadline_of, in_worker
 from triage.core.messages.neutral import ENDINGS
 from triage.core.messages.reading import content_text
 
-from .approvals import MODEL
 from .call_keys import SAID
-from .config import Checks, validate_result
+from .models import MODEL
+from .options import Checks, validate_result
 from .run import Recorder
 
 CHECK_SECONDS = 30.0

@@ -12,8 +12,8 @@ from triage.core import Effect, UsageError, check_word
 from triage.core.constructors import unknown_name
 from triage.strategies import Preset
 
-from .approvals import Model
 from .calls import call_async, call_sync
+from .models import Model
 from .tools import TOOL_ATTRIBUTE, Tool, declare
 
 __all__ = ["model", "tool"]

@@ -20,8 +20,8 @@ import anyio.to_thread
 from triage.core.asking import TooSlow, ask_here
 from triage.core.environment import in_event_loop
 
-from .approvals import Guarded, rule, rule_sync
 from .journal import Session
+from .rulings import Guarded, rule, rule_sync
 from .run import Recorder
 from .tools import Tool
 

@@ -53,10 +53,11 @@ from triage.core.waiting import Waits
 from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, slow_store, ticks
 from triage.strategies import Limits
 
-from .config import Config, Durability, outlives, patience_of, silent, soon
+from .config import Config, outlives, patience_of, silent, soon
+from .options import Durability
 
 if TYPE_CHECKING:
-    from .approvals import Question
+    from .questions import Question
     from .run import Recorder
 
 

@@ -36,7 +36,6 @@ from triage.core import (
     plain_noting,
 )
 
-from .approvals import asked_inside, cut_off
 from .call_keys import Tally
 from .calls import Run
 from .checks import Refused, check, hold_against_record, look_at
@@ -44,6 +43,7 @@ from .config import Config
 from .event_loop import current_caller, current_task, unbroken
 from .journal import Keeper, Session, inside
 from .outside import end_inner
+from .questions import asked_inside, cut_off
 from .recovery import Failure, Next, recover
 from .returning import START, Reach, reach
 from .run import NO_GUIDANCE, Guidance, Recorder, Replay, current, out_of_time

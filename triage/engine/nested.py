@@ -31,7 +31,7 @@ from triage.core import (
     logger,
 )
 
-from .approvals import ANSWER, APPROVAL, Guarded, Question, is_judging, waits_for
+from .answering import waits_for
 from .calls import (
     Begun,
     Reused,
@@ -45,9 +45,12 @@ from .config import Config, moved
 from .event_loop import unbroken
 from .journal import Session, inside
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
+from .models import is_judging
 from .outside import asks_of
+from .questions import ANSWER, APPROVAL, Question
 from .recovery import Next
 from .resume import answer_to, opened, outcome, own, taken_over
+from .rulings import Guarded
 from .run import Recorder
 from .tools import STREAMED, Function, Nested
 

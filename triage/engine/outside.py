@@ -49,16 +49,9 @@ from triage.core import (
 )
 from triage.stores import Claim, RunInfo, Store
 
-from .approvals import (
-    ELSEWHERE,
-    answered,
-    check,
-    forget_questions,
-    question_at,
-    question_of,
-    waits_for,
-)
+from .answering import answered, check, forget_questions, question_of, waits_for
 from .journal import Session, hurry, release
+from .questions import ELSEWHERE, question_at
 from .refusals import refusals
 from .returning import WAITS
 

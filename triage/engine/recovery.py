@@ -63,7 +63,7 @@ from triage.reports.analysis import report_of
 from triage.reports.effects import not_undone, tried
 from triage.strategies import FailurePolicy, delay_of, limit_of, warn_of_retries_in
 
-from .approvals import Question, Waiting, digest_of, time_of
+from .answering import Waiting, digest_of, time_of
 from .basis import basis_of
 from .compensation import (
     available,
@@ -75,6 +75,7 @@ from .compensation import (
 )
 from .journal import Session
 from .outside import end_inner
+from .questions import Question
 from .refusals import refusal_hint, refused_before, standing
 from .returning import (
     START,

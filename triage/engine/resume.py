@@ -53,23 +53,16 @@ from triage.reports.analysis import report_of
 from triage.stores import Store, ticks
 from triage.strategies import delay_of
 
-from .approvals import (
-    answered,
-    check,
-    digest_of,
-    forget_questions,
-    question_at,
-    question_of,
-    time_of,
-    waits_for,
-)
+from .answering import answered, check, digest_of, forget_questions, question_of, time_of, waits_for
 from .calls import Run
 from .compensation import restore_compensators
-from .config import Config, soon, validate_result
+from .config import Config, soon
 from .event_loop import unbroken
 from .journal import TASK, Session, inside, release
 from .loop import run_loop
+from .options import validate_result
 from .outside import first_to_answer, not_asked, open_inside, resolve
+from .questions import question_at
 from .recovery import (
     STATUSES,
     Decision,

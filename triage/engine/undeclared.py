@@ -30,9 +30,10 @@ from triage.core.constructors import Struct
 from triage.core.messages.neutral import Asked
 from triage.core.quoting import as_json
 
-from .approvals import APPROVAL, MODEL, Question, ask
 from .asked_calls import answered_by, asked_in
 from .journal import Session
+from .models import MODEL
+from .questions import APPROVAL, Question, ask
 from .run import Recorder
 from .tools import declared_tools
 

@@ -24,7 +24,7 @@ from triage.core import (
 )
 from triage.core.large_values import json_of
 
-from .config import Watching
+from .options import Watching
 
 if TYPE_CHECKING:
     from .run import Recorder

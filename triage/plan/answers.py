@@ -11,7 +11,7 @@ from triage.core.actions import Approved, Edited, Rejected, Retry
 from triage.core.events import ApprovalAsked, Event
 from triage.core.redaction import Redactor
 from triage.core.taxonomy import Effect
-from triage.engine.approvals import waits_for
+from triage.engine.answering import waits_for
 from triage.engine.outside import asked_inside_by, first_answer, not_asked, resolve
 from triage.stores.base import Store
 

@@ -18,7 +18,7 @@ from triage.core.faults import PlanInvalid
 from triage.core.json_values import canonical
 from triage.core.observers import logger
 from triage.core.taxonomy import DEFAULT_LEVEL, Cause, Effect, FailureType, Severity
-from triage.engine.approvals import time_of
+from triage.engine.answering import time_of
 from triage.engine.call_keys import tally
 from triage.engine.calls import Run, record_call
 from triage.engine.checks import Refused

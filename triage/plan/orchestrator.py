@@ -31,7 +31,7 @@ from triage.core.observers import Observer
 from triage.core.state import fold
 from triage.engine.agent import Agent
 from triage.engine.calls import Run
-from triage.engine.config import Checks, Durability
+from triage.engine.options import Checks, Durability
 from triage.engine.resume import Recovered
 from triage.reports.analysis import ErrorReporter, report_of
 from triage.reports.facts import CapabilityFacts, CounterFacts, Facts, StepFacts

@@ -28,9 +28,10 @@ from triage.core.redaction import redact
 from triage.core.wire import Keyring, to_json
 from triage.engine import outside
 from triage.engine.agent import Agent, underlying_agent
-from triage.engine.approvals import Question, question_at, waits_for
+from triage.engine.answering import waits_for
 from triage.engine.forking import fork
 from triage.engine.outside import cancel
+from triage.engine.questions import Question, question_at
 from triage.plan.answers import answer_in, asked_in, request_in
 from triage.plan.approval import ApprovalAnswer, ApprovalRequest
 from triage.stores.base import RunInfo, Store

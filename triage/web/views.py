@@ -17,7 +17,7 @@ from triage.core.quoting import one_line
 from triage.core.redaction import redact
 from triage.core.taxonomy import FailureType
 from triage.core.wire import dump
-from triage.engine.approvals import waits_for
+from triage.engine.answering import waits_for
 from triage.engine.outside import asks_of, lease_of
 from triage.plan.orchestrator import report_in
 from triage.plan.routing import fold_plan

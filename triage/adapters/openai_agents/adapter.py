@@ -30,8 +30,8 @@ from triage.core.messages.reading import arguments, as_text
 from triage.core.messages.responses import RESPONSES
 from triage.core.state import label_of
 from triage.core.taxonomy import UNSAFE, Category, Cause, Effect, FailureType
-from triage.engine.approvals import judging
 from triage.engine.calls import Run
+from triage.engine.models import judging
 from triage.engine.tools import shown
 from triage.strategies.retry_layers import RetryLayer
 

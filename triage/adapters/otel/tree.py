@@ -25,7 +25,7 @@ from triage.core.failures import ErrorInfo
 from triage.core.quoting import one_line
 from triage.core.state import WITHIN, is_call, is_reused, label_of
 from triage.core.steps import NO_USAGE, Step, Usage
-from triage.engine.approvals import MODEL
+from triage.engine.models import MODEL
 from triage.strategies.limits import delay_of
 
 from . import names, spans

@@ -29,11 +29,11 @@ from triage.core.manifest import schema_of
 from triage.core.messages import neutral, reading, wires
 from triage.core.steps import Step
 from triage.core.taxonomy import names_a_change
-from triage.engine.approvals import CUT
 from triage.engine.asked_calls import answered_by, answers
 from triage.engine.call_keys import tally
 from triage.engine.calls import Run
 from triage.engine.event_loop import current_caller
+from triage.engine.models import CUT
 from triage.engine.run import Guidance
 from triage.engine.tools import Tool
 from triage.engine.undeclared import NOT_ATTEMPTED, SEEN, hold_back, open_changes

@@ -21,8 +21,8 @@ from triage.adapters.unheard import note_heard
 from triage.core.errors import TriageError
 from triage.core.messages import neutral, reading, receipts
 from triage.core.observers import child_logger
-from triage.engine.approvals import BRIEF, is_judging
 from triage.engine.calls import Run
+from triage.engine.models import BRIEF, is_judging
 from triage.engine.run import Recorder, current, open_attempts
 from triage.engine.tools import calling
 

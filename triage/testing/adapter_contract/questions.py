@@ -16,7 +16,7 @@ from triage.core.actions import Replan, Resume, Retry, Rollback, Suspend, approv
 from triage.core.errors import TriageEscalationError, TriageSuspendedError
 from triage.core.events import ApprovalAsked
 from triage.core.taxonomy import Cause
-from triage.engine.config import Checks
+from triage.engine.options import Checks
 from triage.strategies.policy import FailurePolicy
 
 from .bench import Bench, Fails, Rule, Script, asks, call, says

@@ -1,0 +1,256 @@
+"""A person's answer to a suspended run: whether it fits the question, and what of it is journalled.
+
+All of it works from the journal, so it is the same for the agent that continues the run and for an operator
+who has the store and neither the agent nor the token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, get_args
+
+from triage.core import (
+    Abort,
+    Action,
+    ApprovalGiven,
+    Approved,
+    CallFinished,
+    CallStarted,
+    Edited,
+    Escalate,
+    Event,
+    FailureContext,
+    Happened,
+    Rejected,
+    Replan,
+    Rerun,
+    Retry,
+    RunState,
+    RunSuspended,
+    Suspend,
+    UsageError,
+    is_milestone,
+    plain,
+    plain_noting,
+)
+from triage.core.constructors import Struct
+
+from .config import Config, soon
+from .journal import Session
+from .questions import ELSEWHERE, Question
+from .refusals import About, Refusal, refusal_hint
+from .tools import shown
+
+ANSWERS = (*get_args(Action), Happened, Rerun, Approved, Rejected, Edited)
+
+
+class Answered(Struct, frozen=True):
+    """What follows from an answer.
+
+    action: what is done next. entries: makers of the events that are journalled before it; each is still
+    given its position. live: a result the person told that has no JSON form, by the key of its call.
+    inner: where a run inside this one has asked, the answer by the digest of that run's token.
+    """
+
+    action: Action
+    entries: Sequence[Callable[..., Event]] = ()
+    live: dict[str, Any] | None = None
+    inner: dict[str, Any] | None = None
+
+
+def waits_for(events: Sequence[Event]) -> RunSuspended | None:
+    """The question a run waits with, None if it does not wait."""
+    last = next(filter(is_milestone, reversed(events)), None)
+    return last if isinstance(last, RunSuspended) else None
+
+
+def question_of(state: RunState, asked: RunSuspended) -> Question | None:
+    """What was asked about a call; None if it was not about one."""
+    if asked.call is None:
+        return None
+    call = state.calls.get(asked.call)
+    tool = asked.call.rsplit(":", 2)[0]
+    effect, arguments = ("unknown", None) if call is None else (call.effect, call.arguments)
+    inner = "call" if call is not None and call.run is not None and call.outcome is None else ""
+    return Question(
+        asked.call, tool, effect, arguments, asked.question, doubt=asked.doubt, inner=inner
+    )
+
+
+def check(question: Question | None, answer: Any) -> Action | None:
+    """The action an answer stands for, None for one about a call. Raises UsageError if it does not fit."""
+    if isinstance(answer, Suspend) or not isinstance(answer, ANSWERS):
+        kind = "type" if isinstance(answer, type) else type(answer).__name__
+        raise UsageError(
+            "resume() takes an action (Retry, Replan, Rollback, Resume, Escalate, Abort), approve(), "
+            f"reject(reason), edit(payload), happened(result) or rerun(), not {kind}"
+        )
+    if question is None or question.inner == "action":
+        if isinstance(answer, Happened | Rerun):
+            raise UsageError("this run waits for an action: no call of it is in doubt")
+    elif question.not_begun and isinstance(answer, Happened):
+        raise UsageError(
+            f"this run asks: {question.text} The call has not begun, so it cannot have happened: answer "
+            "with approve(), reject(reason) or edit(arguments)"
+        )
+    elif question.kind == ELSEWHERE and isinstance(answer, Approved | Edited | Rerun):
+        raise UsageError(
+            f"this run asks: {question.text}; the call is made elsewhere, and only its result helps: "
+            "answer with happened(result) or reject(reason)"
+        )
+    elif isinstance(answer, Happened) and not _names_parts(question, answer.result):
+        raise UsageError(
+            f"this run asks {len(question.parts)} questions at once: answer with "
+            f"happened({{name: answer, …}}), by the names {', '.join(question.parts)}"
+        )
+    elif isinstance(answer, Edited) and (question.not_begun or question.editable):
+        unknown = [name for name in answer.payload if name not in question.editable]
+        if question.editable and unknown:
+            raise UsageError(
+                f"edit() names {', '.join(map(str, unknown))}, which {question.tool} is not called "
+                f"with; an edit may change {', '.join(question.editable)}"
+            )
+    elif isinstance(answer, Edited) or (
+        question.doubt and not isinstance(answer, Happened | Rerun | Escalate | Abort)
+    ):
+        raise UsageError(
+            f"this run asks: {question.text} Answer with happened(result), rerun(), Abort() or "
+            f"Escalate(), not {type(answer).__name__}"
+        )
+    return _action_of(answer, question)
+
+
+def _names_parts(question: Question, result: Any) -> bool:
+    if not question.parts:
+        return True
+    named = isinstance(result, Mapping) and bool(result)
+    return named and all(name in question.parts for name in result)
+
+
+def _refused(question: Question, reason: str) -> list[Refusal]:
+    """The refusals that a rejection of a question stands for."""
+    calls = question.calls or (About(question.key, (), f"the call of {question.tool}"),)
+    return [Refusal(each, reason) for each in calls]
+
+
+def _action_of(
+    answer: Any, question: Question | None, before: Sequence[Refusal] = ()
+) -> Action | None:
+    """The action an answer stands for; None where it is about a call, which is then journalled."""
+    if question is not None and question.inner and not isinstance(answer, Abort | Escalate):
+        return None  # it is for the run that asks
+    action: Action | None = None
+    match answer:
+        case Happened() | Rerun():
+            pass
+        case Approved():
+            action = Retry() if question is None else None
+        case Rejected(reason=reason):
+            if question is None:
+                action = Abort(reason or "a person refused to go on")
+            else:
+                action = Replan(refusal_hint(_refused(question, reason or ""), before))
+        case Edited(payload=payload):
+            if question is None:
+                action = Retry(inject=payload)
+            elif not question.editable:
+                action = Replan(
+                    f"A person refused the call of {question.tool} with {shown(question.arguments)}, "
+                    f"and wants it made with {shown(plain(dict(payload)))} instead."
+                )
+        case _:
+            action = answer
+    return action
+
+
+def answered(
+    state: RunState,
+    question: Question | None,
+    answer: Any,
+    *,
+    by: str = "",
+    before: Sequence[Refusal] = (),
+) -> Answered:
+    """What follows from an answer that fits the question. by: who answers, as they name themselves.
+
+    before: earlier refusals that stand, of which the model is told beside a new one.
+    """
+    action = _action_of(answer, question, before)
+    if question is None:
+        assert action is not None
+        return Answered(action)
+    given = partial(ApprovalGiven, kind="call", subject=question.key, by=by)
+    entries: list[Callable[..., Event]] = []
+    if isinstance(answer, Rejected):
+        reason = answer.reason or ""
+        entries = [partial(given, decision="rejected", reason=reason, ask_again=answer.ask_again)]
+    elif isinstance(answer, Edited) and action is not None:
+        wanted = f"make it with {shown(plain(dict(answer.payload)))} instead"
+        entries = [partial(given, decision="rejected", reason=wanted)]
+    if question.inner and action is None:
+        return Answered(Retry(), entries, inner={question.asks: answer})
+    if action is not None:
+        return Answered(action, entries)
+    if isinstance(answer, Edited):
+        payload = plain(dict(answer.payload))
+        return Answered(Retry(), [partial(given, decision="edited", payload=payload)])
+    if not isinstance(answer, Happened):
+        return Answered(Retry(), [partial(given, decision="approved")])
+    data, exact = plain_noting(answer.result)
+    if question.key not in state.calls:
+        entries.append(
+            partial(
+                CallStarted,
+                attempt=state.attempt,
+                key=question.key,
+                tool=question.tool,
+                effect=question.effect,
+                arguments=question.arguments,
+            )
+        )
+    entries.append(
+        partial(
+            CallFinished,
+            attempt=state.attempt,
+            key=question.key,
+            outcome="done",
+            result=data,
+            exact=exact,
+        )
+    )
+    return Answered(Retry(), entries, None if exact else {question.key: answer.result})
+
+
+class Waiting(Struct, frozen=True):
+    """A suspended run: its session, the failure it stopped at and when (monotonic seconds)."""
+
+    session: Session
+    context: FailureContext
+    since: float
+
+
+def forget_questions(config: Config, events: Sequence[Event]) -> None:
+    """Drop what this process keeps for the answers to a run's questions: they are answered no more."""
+    for event in events:
+        if isinstance(event, RunSuspended):
+            config.suspensions.pop(event.token_digest, None)
+
+
+def digest_of(token: str) -> str:
+    """The SHA-256 of a token, which stores keep in its place. Raises UsageError for anything but text."""
+    if not isinstance(token, str):
+        raise UsageError(f"a token is text, not {type(token).__name__}")
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+async def time_of(config: Config) -> float:
+    """The time by which questions expire, in seconds since the epoch.
+
+    It is the store's, which everybody who may answer shares; of a store that ends with this process, the
+    process' own.
+    """
+    if not config.durable:
+        return config.env.time()
+    return await soon(config.store.now(), config.durability.lease_s)
