@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import anyio
 from msgspec.structs import replace
@@ -12,13 +12,11 @@ from msgspec.structs import replace
 from triage.classifiers import Classifier, check_classifier
 from triage.core import (
     SYSTEM,
-    Diagnosis,
     Environment,
     Event,
     Observer,
     Redactor,
     StoreUnavailable,
-    Suspend,
     UsageError,
     check_word,
     short,
@@ -28,22 +26,8 @@ from triage.core.constructors import Struct
 from triage.stores import MemoryStore, Store, open_store
 from triage.strategies import FailurePolicy, Limits, Policy, as_policy
 
-from .options import Checks, Durability, GuardedCall, Watching, texts_given
+from .options import Checks, Durability, Watching, texts_given
 from .tools import Function, Returns, fingerprint
-
-Verdict: TypeAlias = bool | str | Diagnosis | None
-
-
-Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
-"""Takes the result; answers True or None if it is good, else False, a reason or a `Diagnosis`."""
-
-
-Ruling: TypeAlias = bool | str | Suspend | None
-"""True or None: the call may run. False or a reason: it may not. A `Suspend`: a person is asked."""
-
-
-Decide: TypeAlias = Callable[[GuardedCall], Ruling | Awaitable[Ruling]]
-
 
 V = TypeVar("V")
 

@@ -41,7 +41,8 @@ from .calls import Run
 from .checks import Refused, check, hold_against_record, look_at
 from .config import Config
 from .event_loop import current_caller, current_task, unbroken
-from .journal import Keeper, Session, inside
+from .journal import Session, inside
+from .keeper import Keeper
 from .outside import end_inner
 from .questions import asked_inside, cut_off
 from .recovery import Failure, Next, recover

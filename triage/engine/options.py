@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from msgspec.structs import force_setattr
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -16,12 +16,14 @@ from triage.classifiers import Grounds
 from triage.core import (
     Category,
     Constraint,
+    Diagnosis,
     Effect,
     FailureType,
     Fault,
     Keyring,
     Recovery,
     Redactor,
+    Suspend,
     UsageError,
     check_count,
     check_number,
@@ -38,7 +40,9 @@ from triage.core.constructors import Struct
 from triage.core.large_values import MB, MOST_RESULT_MB
 from triage.core.manifest import Schema, manifest_of
 
-from .config import Decide, Verifier
+Verdict: TypeAlias = bool | str | Diagnosis | None
+Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
+"""Takes the result; answers True or None if it is good, else False, a reason or a `Diagnosis`."""
 
 
 class Checks(Struct, frozen=True, dict=True):
@@ -309,6 +313,11 @@ class GuardedCall(Struct, frozen=True):
     run_id: str
     attempt: int
     task: Any
+
+
+Ruling: TypeAlias = bool | str | Suspend | None
+"""True or None: the call may run. False or a reason: it may not. A `Suspend`: a person is asked."""
+Decide: TypeAlias = Callable[[GuardedCall], Ruling | Awaitable[Ruling]]
 
 
 class CallDenied(Fault):

@@ -50,7 +50,8 @@ from triage.core import (
 from triage.stores import Claim, RunInfo, Store
 
 from .answering import answered, check, forget_questions, question_of, waits_for
-from .journal import Session, hurry, release
+from .journal import Session
+from .keeper import hurry, release
 from .questions import ELSEWHERE, question_at
 from .refusals import refusals
 from .returning import WAITS

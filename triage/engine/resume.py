@@ -58,7 +58,8 @@ from .calls import Run
 from .compensation import restore_compensators
 from .config import Config, soon
 from .event_loop import unbroken
-from .journal import TASK, Session, inside, release
+from .journal import TASK, Session, inside
+from .keeper import release
 from .loop import run_loop
 from .options import validate_result
 from .outside import first_to_answer, not_asked, open_inside, resolve
