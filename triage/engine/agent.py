@@ -22,19 +22,17 @@ from typing import (
 
 import anyio
 
-from triage.classifiers import Classifier
-from triage.core import (
-    Action,
-    Environment,
-    Event,
-    Observer,
-    Reply,
-    UsageError,
-    in_event_loop,
-    plain_noting,
-)
-from triage.stores import Store, open_store
-from triage.strategies import Limits, Policy
+from triage.classifiers.base import Classifier
+from triage.core.actions import Action, Reply
+from triage.core.environment import Environment, in_event_loop
+from triage.core.errors import UsageError
+from triage.core.events import Event
+from triage.core.json_values import plain_noting
+from triage.core.observers import Observer
+from triage.stores.base import Store
+from triage.stores.opening import open_store
+from triage.strategies.limits import Limits
+from triage.strategies.policy import Policy
 
 from .answering import time_of
 from .config import Config, check_run_id, configure, moved, observed

@@ -11,31 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
-from triage.core import (
-    Abort,
-    Action,
+from triage.core import actions
+from triage.core.constructors import Struct
+from triage.core.errors import UsageError
+from triage.core.events import (
     ApprovalGiven,
-    Approved,
     CallFinished,
     CallStarted,
-    Edited,
-    Escalate,
     Event,
-    FailureContext,
-    Happened,
-    Rejected,
-    Replan,
-    Rerun,
-    Retry,
-    RunState,
     RunSuspended,
-    Suspend,
-    UsageError,
     is_milestone,
-    plain,
-    plain_noting,
 )
-from triage.core.constructors import Struct
+from triage.core.failures import FailureContext
+from triage.core.json_values import plain, plain_noting
+from triage.core.state import RunState
 
 from .config import Config, soon
 from .journal import Session
@@ -43,7 +32,14 @@ from .questions import ELSEWHERE, Question
 from .refusals import About, Refusal, refusal_hint
 from .tools import shown
 
-ANSWERS = (*get_args(Action), Happened, Rerun, Approved, Rejected, Edited)
+ANSWERS = (
+    *get_args(actions.Action),
+    actions.Happened,
+    actions.Rerun,
+    actions.Approved,
+    actions.Rejected,
+    actions.Edited,
+)
 
 
 class Answered(Struct, frozen=True):
@@ -54,7 +50,7 @@ class Answered(Struct, frozen=True):
     inner: where a run inside this one has asked, the answer by the digest of that run's token.
     """
 
-    action: Action
+    action: actions.Action
     entries: Sequence[Callable[..., Event]] = ()
     live: dict[str, Any] | None = None
     inner: dict[str, Any] | None = None
@@ -79,41 +75,46 @@ def question_of(state: RunState, asked: RunSuspended) -> Question | None:
     )
 
 
-def check(question: Question | None, answer: Any) -> Action | None:
+def check(question: Question | None, answer: Any) -> actions.Action | None:
     """The action an answer stands for, None for one about a call. Raises UsageError if it does not fit."""
-    if isinstance(answer, Suspend) or not isinstance(answer, ANSWERS):
+    if isinstance(answer, actions.Suspend) or not isinstance(answer, ANSWERS):
         kind = "type" if isinstance(answer, type) else type(answer).__name__
         raise UsageError(
             "resume() takes an action (Retry, Replan, Rollback, Resume, Escalate, Abort), approve(), "
             f"reject(reason), edit(payload), happened(result) or rerun(), not {kind}"
         )
     if question is None or question.inner == "action":
-        if isinstance(answer, Happened | Rerun):
+        if isinstance(answer, actions.Happened | actions.Rerun):
             raise UsageError("this run waits for an action: no call of it is in doubt")
-    elif question.not_begun and isinstance(answer, Happened):
+    elif question.not_begun and isinstance(answer, actions.Happened):
         raise UsageError(
             f"this run asks: {question.text} The call has not begun, so it cannot have happened: answer "
             "with approve(), reject(reason) or edit(arguments)"
         )
-    elif question.kind == ELSEWHERE and isinstance(answer, Approved | Edited | Rerun):
+    elif question.kind == ELSEWHERE and isinstance(
+        answer, actions.Approved | actions.Edited | actions.Rerun
+    ):
         raise UsageError(
             f"this run asks: {question.text}; the call is made elsewhere, and only its result helps: "
             "answer with happened(result) or reject(reason)"
         )
-    elif isinstance(answer, Happened) and not _names_parts(question, answer.result):
+    elif isinstance(answer, actions.Happened) and not _names_parts(question, answer.result):
         raise UsageError(
             f"this run asks {len(question.parts)} questions at once: answer with "
             f"happened({{name: answer, …}}), by the names {', '.join(question.parts)}"
         )
-    elif isinstance(answer, Edited) and (question.not_begun or question.editable):
+    elif isinstance(answer, actions.Edited) and (question.not_begun or question.editable):
         unknown = [name for name in answer.payload if name not in question.editable]
         if question.editable and unknown:
             raise UsageError(
                 f"edit() names {', '.join(map(str, unknown))}, which {question.tool} is not called "
                 f"with; an edit may change {', '.join(question.editable)}"
             )
-    elif isinstance(answer, Edited) or (
-        question.doubt and not isinstance(answer, Happened | Rerun | Escalate | Abort)
+    elif isinstance(answer, actions.Edited) or (
+        question.doubt
+        and not isinstance(
+            answer, actions.Happened | actions.Rerun | actions.Escalate | actions.Abort
+        )
     ):
         raise UsageError(
             f"this run asks: {question.text} Answer with happened(result), rerun(), Abort() or "
@@ -137,26 +138,30 @@ def _refused(question: Question, reason: str) -> list[Refusal]:
 
 def _action_of(
     answer: Any, question: Question | None, before: Sequence[Refusal] = ()
-) -> Action | None:
+) -> actions.Action | None:
     """The action an answer stands for; None where it is about a call, which is then journalled."""
-    if question is not None and question.inner and not isinstance(answer, Abort | Escalate):
+    if (
+        question is not None
+        and question.inner
+        and not isinstance(answer, actions.Abort | actions.Escalate)
+    ):
         return None  # it is for the run that asks
-    action: Action | None = None
+    action: actions.Action | None = None
     match answer:
-        case Happened() | Rerun():
+        case actions.Happened() | actions.Rerun():
             pass
-        case Approved():
-            action = Retry() if question is None else None
-        case Rejected(reason=reason):
+        case actions.Approved():
+            action = actions.Retry() if question is None else None
+        case actions.Rejected(reason=reason):
             if question is None:
-                action = Abort(reason or "a person refused to go on")
+                action = actions.Abort(reason or "a person refused to go on")
             else:
-                action = Replan(refusal_hint(_refused(question, reason or ""), before))
-        case Edited(payload=payload):
+                action = actions.Replan(refusal_hint(_refused(question, reason or ""), before))
+        case actions.Edited(payload=payload):
             if question is None:
-                action = Retry(inject=payload)
+                action = actions.Retry(inject=payload)
             elif not question.editable:
-                action = Replan(
+                action = actions.Replan(
                     f"A person refused the call of {question.tool} with {shown(question.arguments)}, "
                     f"and wants it made with {shown(plain(dict(payload)))} instead."
                 )
@@ -183,21 +188,21 @@ def answered(
         return Answered(action)
     given = partial(ApprovalGiven, kind="call", subject=question.key, by=by)
     entries: list[Callable[..., Event]] = []
-    if isinstance(answer, Rejected):
+    if isinstance(answer, actions.Rejected):
         reason = answer.reason or ""
         entries = [partial(given, decision="rejected", reason=reason, ask_again=answer.ask_again)]
-    elif isinstance(answer, Edited) and action is not None:
+    elif isinstance(answer, actions.Edited) and action is not None:
         wanted = f"make it with {shown(plain(dict(answer.payload)))} instead"
         entries = [partial(given, decision="rejected", reason=wanted)]
     if question.inner and action is None:
-        return Answered(Retry(), entries, inner={question.asks: answer})
+        return Answered(actions.Retry(), entries, inner={question.asks: answer})
     if action is not None:
         return Answered(action, entries)
-    if isinstance(answer, Edited):
+    if isinstance(answer, actions.Edited):
         payload = plain(dict(answer.payload))
-        return Answered(Retry(), [partial(given, decision="edited", payload=payload)])
-    if not isinstance(answer, Happened):
-        return Answered(Retry(), [partial(given, decision="approved")])
+        return Answered(actions.Retry(), [partial(given, decision="edited", payload=payload)])
+    if not isinstance(answer, actions.Happened):
+        return Answered(actions.Retry(), [partial(given, decision="approved")])
     data, exact = plain_noting(answer.result)
     if question.key not in state.calls:
         entries.append(
@@ -220,7 +225,7 @@ def answered(
             exact=exact,
         )
     )
-    return Answered(Retry(), entries, None if exact else {question.key: answer.result})
+    return Answered(actions.Retry(), entries, None if exact else {question.key: answer.result})
 
 
 class Waiting(Struct, frozen=True):

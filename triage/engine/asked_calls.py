@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from triage.core import Step
 from triage.core.messages.neutral import Asked
+from triage.core.steps import Step
 
 from .models import IDS
 

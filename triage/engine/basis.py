@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from triage.core import (
-    Action,
-    ActionChosen,
-    Attempt,
-    Basis,
-    FailureContext,
-    Try,
-    digest,
-    plain,
-)
-from triage.strategies import FailurePolicy, delay_of, shown_strategy
+from triage.core.actions import Action
+from triage.core.events import ActionChosen, Basis, Try
+from triage.core.failures import Attempt, FailureContext
+from triage.core.json_values import digest, plain
+from triage.strategies.base import shown_strategy
+from triage.strategies.limits import delay_of
+from triage.strategies.policy import FailurePolicy
 
 from .journal import Session
 

@@ -10,16 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from triage.core import (
-    LINE,
-    UNSAFE,
-    WITHIN,
-    Attempt,
-    AttemptStarted,
-    Call,
-    lasting,
-    texts_within,
-)
+from triage.core.actions import lasting
+from triage.core.events import AttemptStarted
+from triage.core.failures import Attempt
+from triage.core.json_values import texts_within
+from triage.core.state import LINE, WITHIN, Call
+from triage.core.taxonomy import UNSAFE
 
 from .event_loop import current_caller
 from .run import NO_GUIDANCE, Guidance, Recorder

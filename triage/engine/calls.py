@@ -14,29 +14,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from triage.core import (
-    HIDDEN,
-    UNSAFE,
-    AttemptInterrupted,
-    Call,
-    CallFinished,
-    CallStarted,
-    Compensation,
-    Effect,
-    ErrorInfo,
-    ResultLost,
-    Step,
-    UsageError,
-    capture,
-    digest,
-    logger,
-    quote,
-    step_of_json,
-    words_of,
-)
+from triage.core.capture import capture
 from triage.core.constructors import Struct
+from triage.core.errors import AttemptInterrupted, ResultLost, UsageError
+from triage.core.events import CallFinished, CallStarted
+from triage.core.failures import ErrorInfo, words_of
+from triage.core.json_values import digest
 from triage.core.large_values import json_of
+from triage.core.observers import logger
+from triage.core.quoting import quote
+from triage.core.secret_shapes import HIDDEN
+from triage.core.state import Call, Compensation
+from triage.core.steps import Step, step_of_json
+from triage.core.taxonomy import UNSAFE, Effect
 
+from . import tools
 from .call_keys import Place, Tally, reusable, tally
 from .compensation import undo
 from .drivers import ASYNC, SYNC, Driver, step
@@ -46,18 +38,6 @@ from .models import is_judging, model_of
 from .questions import ask, doubt_heard, lost_result, question_about, replaced, stop_in_doubt
 from .rulings import Guarded, guarded
 from .run import Recorder, current
-from .tools import (
-    AGENT_ATTRIBUTE,
-    CurrentCall,
-    Given,
-    Tool,
-    Undoing,
-    calling,
-    named_by,
-    pause_before,
-    restored,
-    tool_of,
-)
 
 __all__ = [
     "Begun",
@@ -89,10 +69,10 @@ class Begun:
 
     def __init__(
         self,
-        tool: Tool,
+        tool: tools.Tool,
         key: str,
-        given: Given,
-        call: CurrentCall,
+        given: tools.Given,
+        call: tools.CurrentCall,
         place: Place,
         started: float,
     ) -> None:
@@ -118,7 +98,7 @@ class Begun:
         self._entered = ExitStack()
         for manager in self.around:
             self._entered.enter_context(manager)
-        self._calling = calling.set(self.call)
+        self._calling = tools.calling.set(self.call)
         # A task from outside of the attempt may call through its handle.
         self._inside = None if current.get() is run else current.set(run)
 
@@ -126,7 +106,7 @@ class Begun:
         """The body has ended; called in the task or thread in which it began."""
         if self._inside is not None:
             current.reset(self._inside)
-        calling.reset(self._calling)
+        tools.calling.reset(self._calling)
         error = sys.exception()
         if error is None or error is self.handled:
             self._entered.close()
@@ -151,7 +131,7 @@ class Reused(Struct, frozen=True):
 
 def begin(
     run: Recorder,
-    tool: Tool,
+    tool: tools.Tool,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     *,
@@ -205,8 +185,8 @@ def begin(
 
 
 def _check_with(
-    checks: Sequence[Callable[[Tool, Mapping[str, Any]], object]],
-    tool: Tool,
+    checks: Sequence[Callable[[tools.Tool, Mapping[str, Any]], object]],
+    tool: tools.Tool,
     bound: Mapping[str, Any],
     key: str,
     counted: Tally,
@@ -219,15 +199,15 @@ def _check_with(
         raise
 
 
-def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) -> Begun:
+def _started(run: Recorder, tool: tools.Tool, key: str, given: tools.Given, place: Place) -> Begun:
     session = run.session
     if tool.counted:
         run.check_call(tool.name)
     edit = session.state.edits.get(key) if run.replay is not None and tool.editable else None
     if edit is not None:
-        given = Given({**given.bound, **edit}, given.digest)
+        given = tools.Given({**given.bound, **edit}, given.digest)
     idempotency_key = _idempotency_key(run, key)
-    call = CurrentCall(tool.name, idempotency_key, session.run_id, tool.kind)
+    call = tools.CurrentCall(tool.name, idempotency_key, session.run_id, tool.kind)
     begun = Begun(tool, key, given, call, place, session.config.env.monotonic())
     begun.given = None if edit is None else tool.spread(given.bound)
     nested = tool.nested
@@ -275,7 +255,7 @@ def _idempotency_key(run: Recorder, key: str) -> str:
 
 
 def _known(
-    run: Recorder, tool: Tool, key: str, place: Place, bound: dict[str, Any], counted: Tally
+    run: Recorder, tool: tools.Tool, key: str, place: Place, bound: dict[str, Any], counted: Tally
 ) -> Call | None:
     """The recorded call whose result is reused; None if the call must run."""
     calls = run.session.state.calls
@@ -300,11 +280,11 @@ def _known(
 
 
 def _given_again(
-    run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], place: Place
+    run: Recorder, tool: tools.Tool, call: Call, bound: dict[str, Any], place: Place
 ) -> Reused | None:
     """Give a recorded result again; None where it is lost and the call may simply be made again."""
     try:
-        result = restored(tool, call, run.session.live)
+        result = tools.restored(tool, call, run.session.live)
     except ResultLost:
         if call.effect in UNSAFE:
             if HIDDEN in str(call.result):
@@ -336,7 +316,7 @@ def _given_again(
 
 
 def _step(
-    tool: Tool,
+    tool: tools.Tool,
     arguments: Any,
     data: Any,
     effect: Effect,
@@ -362,7 +342,9 @@ def _step(
     return tool.step(step)
 
 
-def _undo_again(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], result: Any) -> None:
+def _undo_again(
+    run: Recorder, tool: tools.Tool, key: str, bound: dict[str, Any], result: Any
+) -> None:
     """Register the compensator of a reused call that another process made."""
     session = run.session
     entries = [entry for entry in session.state.compensations if entry.key == key]
@@ -375,10 +357,10 @@ def _undo_again(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], resu
             known[entry.seq] = _undoing(tool, bound, result)
 
 
-def _undoing(tool: Tool, bound: dict[str, Any], result: Any) -> Undoing:
+def _undoing(tool: tools.Tool, bound: dict[str, Any], result: Any) -> tools.Undoing:
     undo = tool.compensate
     assert undo is not None
-    return Undoing(undo, (result,), named_by(undo, bound, after=1))
+    return tools.Undoing(undo, (result,), tools.named_by(undo, bound, after=1))
 
 
 # Ending -------------------------------------------------------------------------------------------
@@ -468,7 +450,7 @@ def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
         return None
     info = capture(error, begun.handled)
     outcome = _judged(begun, info)
-    seconds = pause_before(
+    seconds = tools.pause_before(
         tries,
         1 if begun.tries is None else len(begun.tries) + 1,
         error,
@@ -529,7 +511,9 @@ def _close(run: Recorder, begun: Begun, outcome: str, step: Step, /, **fields: A
 # Running a recorded call: in the event loop, in a thread, or where a sync tool stands.
 
 
-def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
+def call_async(
+    tool: tools.Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Awaitable[Any]:
     """Call an async tool: recorded inside a run, plain outside of any."""
     run = current.get()
     if run is None:
@@ -537,7 +521,7 @@ def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return record_call(run, tool, args, kwargs)
 
 
-def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def call_sync(tool: tools.Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call a sync tool where it stands: recorded inside a run, plain outside of any."""
     run = current.get()
     if run is None:
@@ -547,7 +531,7 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
 
 async def record_call(
     run: Recorder,
-    tool: Tool,
+    tool: tools.Tool,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     driver: Driver = ASYNC,
@@ -571,7 +555,11 @@ async def record_call(
 
 
 async def _begun(
-    run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], driver: Driver
+    run: Recorder,
+    tool: tools.Tool,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    driver: Driver,
 ) -> Begun | Reused:
     """Start a call, after what must be undone or asked first, or give its recorded result."""
     cleared = False
@@ -636,11 +624,11 @@ async def settle_beside(run: Recorder) -> None:
 
     A call within another call waits for none, as that would be for the one around it.
     """
-    if calling.get() is None:
+    if tools.calling.get() is None:
         await run.settle()
 
 
-def _as_in(run: Recorder, tool: Tool) -> Tool:
+def _as_in(run: Recorder, tool: tools.Tool) -> tools.Tool:
     """The tool with the effect it has in this run, where none was declared."""
     if tool.declared or not run.session.config.infer_effects:
         return tool
@@ -666,7 +654,9 @@ class Run(Recorder):
         repeated by any recovery. Raises what the function raises.
         """
         bound_to = getattr(function, "__self__", None)
-        runs_agent = getattr(function if bound_to is None else bound_to, AGENT_ATTRIBUTE, False)
+        runs_agent = getattr(
+            function if bound_to is None else bound_to, tools.AGENT_ATTRIBUTE, False
+        )
         if runs_agent is True and (bound_to is None or function.__name__ == "run"):
             self.check_open()
             token = current.set(
@@ -676,7 +666,7 @@ class Run(Recorder):
                 return await function(*args, **kwargs)  # a run writes itself down
             finally:
                 current.reset(token)
-        known, owner = tool_of(function)
+        known, owner = tools.tool_of(function)
         return await record_call(self, known, owner + args, kwargs)
 
     async def model(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -707,7 +697,7 @@ _said: set[str] = set()
 _said_lock = threading.Lock()
 
 
-def _say_inferred(tool: Tool) -> None:
+def _say_inferred(tool: tools.Tool) -> None:
     """Log that a tool's effect is inferred from its name, once a name."""
     with _said_lock:
         if tool.name in _said or len(_said) >= _MOST_SAID:

@@ -11,37 +11,25 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from triage.classifiers import (
-    Fact,
-    Grounding,
-    Grounds,
-    changes,
-    check_output,
-    diagnose,
-    last_answer,
-    objection,
-    omitted,
-    read,
-)
-from triage.core import (
-    UNSAFE,
-    AttemptStarted,
-    Call,
-    Cause,
-    Diagnosis,
-    Evidence,
-    FailureType,
-    Step,
-    StepRecorded,
-    captured_text,
-    is_call,
-    logger,
-    plain,
-    redact,
-)
+from triage.classifiers.detectors.answers import last_answer
+from triage.classifiers.detectors.outcomes import changes, omitted
+from triage.classifiers.detectors.results import read
+from triage.classifiers.detectors.tool_calls import check_output, objection
+from triage.classifiers.facts import Fact
+from triage.classifiers.grounding import Grounding, Grounds
+from triage.classifiers.rules import diagnose
 from triage.core.asking import TooSlow, ask, deadline_of, in_worker
+from triage.core.capture import captured_text
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.events import AttemptStarted, StepRecorded
+from triage.core.json_values import plain
 from triage.core.messages.neutral import ENDINGS
 from triage.core.messages.reading import content_text
+from triage.core.observers import logger
+from triage.core.redaction import redact
+from triage.core.state import Call, is_call
+from triage.core.steps import Step
+from triage.core.taxonomy import UNSAFE, Cause, FailureType
 
 from .call_keys import SAID
 from .models import MODEL

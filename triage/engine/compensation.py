@@ -8,22 +8,16 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from triage.core import (
-    HIDDEN,
-    UNSAFE,
-    Call,
-    Compensation,
-    CompensatorRan,
-    Ledger,
-    ResultLost,
-    RunState,
-    capture,
-    digest,
-    is_call,
-    logger,
-    quote,
-)
 from triage.core.asking import ask
+from triage.core.capture import capture
+from triage.core.errors import ResultLost
+from triage.core.events import CompensatorRan
+from triage.core.json_values import digest
+from triage.core.observers import logger
+from triage.core.quoting import quote
+from triage.core.secret_shapes import HIDDEN
+from triage.core.state import Call, Compensation, Ledger, RunState, is_call
+from triage.core.taxonomy import UNSAFE
 
 from .journal import Session
 from .tools import (

@@ -9,22 +9,19 @@ from typing import Any, Literal, TypeVar, cast
 import anyio
 from msgspec.structs import replace
 
-from triage.classifiers import Classifier, check_classifier
-from triage.core import (
-    SYSTEM,
-    Environment,
-    Event,
-    Observer,
-    Redactor,
-    StoreUnavailable,
-    UsageError,
-    check_word,
-    short,
-    unsealed,
-)
+from triage.classifiers.base import Classifier, check_classifier
 from triage.core.constructors import Struct
-from triage.stores import MemoryStore, Store, open_store
-from triage.strategies import FailurePolicy, Limits, Policy, as_policy
+from triage.core.environment import SYSTEM, Environment
+from triage.core.errors import StoreUnavailable, UsageError, check_word, short
+from triage.core.events import Event
+from triage.core.observers import Observer
+from triage.core.redaction import Redactor
+from triage.core.wire import unsealed
+from triage.stores.base import Store
+from triage.stores.memory import MemoryStore
+from triage.stores.opening import open_store
+from triage.strategies.limits import Limits
+from triage.strategies.policy import FailurePolicy, Policy, as_policy
 
 from .options import Checks, Durability, Watching, texts_given
 from .tools import Function, Returns, fingerprint

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
-from triage.core import Effect, UsageError, check_word
 from triage.core.constructors import unknown_name
-from triage.strategies import Preset
+from triage.core.errors import UsageError, check_word
+from triage.core.taxonomy import Effect
+from triage.strategies.ready_made import Preset
 
 from .calls import call_async, call_sync
 from .models import Model

@@ -8,37 +8,29 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from triage.core import (
-    SYSTEM,
-    UNSAFE,
+from triage.core.actions import Replan, Retry
+from triage.core.environment import SYSTEM
+from triage.core.errors import RunOver, StaleWriter, UnknownRun, UsageError
+from triage.core.events import (
     ApprovalGiven,
     AttemptFailed,
     AttemptStarted,
-    Call,
     CallFinished,
     CallStarted,
     CompensatorRan,
     Event,
-    Keyring,
     Origin,
     PlanMade,
-    Redactor,
-    Replan,
-    Retry,
     RunFinished,
-    RunOver,
     RunResumed,
     RunStarted,
-    RunState,
-    StaleWriter,
     StepRecorded,
-    UnknownRun,
-    UsageError,
-    fold,
-    redacted,
-    unsealed,
 )
-from triage.stores import Store
+from triage.core.redaction import Redactor
+from triage.core.state import Call, RunState, fold
+from triage.core.taxonomy import UNSAFE
+from triage.core.wire import Keyring, redacted, unsealed
+from triage.stores.base import Store
 
 from .config import check_run_id
 from .nested import had_effect

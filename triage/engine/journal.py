@@ -12,34 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from triage.core import (
-    NO_USAGE,
+from triage.core.actions import lasting
+from triage.core.errors import StaleWriter, StoreUnavailable, leaves
+from triage.core.events import (
     ActionChosen,
-    Attempt,
     CallStarted,
     CompensatorRegistered,
     Event,
     RunFinished,
     RunStarted,
-    RunState,
-    StaleWriter,
-    StoreUnavailable,
-    Usage,
-    active_seconds,
-    catch_up,
-    child_logger,
-    digest,
-    lasting,
-    leaves,
-    logger,
-    notify,
-    plain_noting,
-    redacting,
-    traceparent_of,
 )
+from triage.core.failures import Attempt
+from triage.core.json_values import digest, plain_noting
+from triage.core.observers import catch_up, child_logger, logger, notify, traceparent_of
+from triage.core.redaction import redacting
+from triage.core.state import RunState, active_seconds
+from triage.core.steps import NO_USAGE, Usage
 from triage.core.waiting import Waits
-from triage.stores import ticks
-from triage.strategies import Limits
+from triage.stores.base import ticks
+from triage.strategies.limits import Limits
 
 from .config import Config, soon
 from .keeper import Keeper, release

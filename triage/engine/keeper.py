@@ -18,24 +18,25 @@ from weakref import WeakSet
 
 import anyio
 
-from triage.core import (
+from triage.core.diagnosis import Diagnosis
+from triage.core.errors import StaleWriter, StoreUnavailable
+from triage.core.events import (
     CallFinished,
     CallStarted,
-    Diagnosis,
     Event,
-    FailureType,
-    Redactor,
     RunFinished,
     RunSuspended,
-    StaleWriter,
     StateUpdated,
-    StoreUnavailable,
-    logger,
-    redacted,
 )
 from triage.core.large_values import fitting
+from triage.core.observers import logger
+from triage.core.redaction import Redactor
+from triage.core.taxonomy import FailureType
 from triage.core.waiting import Waits
-from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, slow_store, ticks
+from triage.core.wire import redacted
+from triage.stores.base import Store, ticks
+from triage.stores.rows import Outgoing
+from triage.stores.writer import ThreadWaiter, Waiter, slow_store
 
 from .config import outlives, patience_of, silent, soon
 from .options import Durability

@@ -16,25 +16,16 @@ import anyio
 from anyio.lowlevel import RunVar, checkpoint_if_cancelled
 from msgspec.structs import replace
 
-from triage.core import (
-    UNSAFE,
-    Action,
-    AttemptInterrupted,
-    AttemptStarted,
-    Cause,
-    Diagnosis,
-    RunFinished,
-    StaleWriter,
-    TriageSuspendedError,
-    UsageError,
-    capture,
-    in_event_loop,
-    is_call,
-    lasting,
-    leaves,
-    logger,
-    plain_noting,
-)
+from triage.core import errors
+from triage.core.actions import Action, lasting
+from triage.core.capture import capture
+from triage.core.diagnosis import Diagnosis
+from triage.core.environment import in_event_loop
+from triage.core.events import AttemptStarted, RunFinished
+from triage.core.json_values import plain_noting
+from triage.core.observers import logger
+from triage.core.state import is_call
+from triage.core.taxonomy import UNSAFE, Cause
 
 from .call_keys import Tally
 from .calls import Run
@@ -207,8 +198,8 @@ async def claim_run_id(session: Session) -> None:
     """Store the start of a run whose id the caller chose. Raises UsageError where it is taken."""
     try:
         await session.flush()
-    except StaleWriter as error:
-        raise UsageError(f"run_id {session.run_id} is taken; choose another") from error
+    except errors.StaleWriter as error:
+        raise errors.UsageError(f"run_id {session.run_id} is taken; choose another") from error
     except Exception as error:
         if not session.does_without_store(error):
             raise
@@ -539,12 +530,12 @@ def _raise_interrupted(run: Run, error: BaseException) -> None:
     Cancellation from outside, KeyboardInterrupt and their like are never a failure; nor is the
     interrupt of a run around this one.
     """
-    if isinstance(error, AttemptInterrupted) or (
+    if isinstance(error, errors.AttemptInterrupted) or (
         isinstance(error, BaseExceptionGroup)
         and not isinstance(error, ExceptionGroup)
-        and error.split((AttemptInterrupted, Exception))[1] is None
+        and error.split((errors.AttemptInterrupted, Exception))[1] is None
     ):
-        if run.interrupt is None and isinstance(error, AttemptInterrupted):
+        if run.interrupt is None and isinstance(error, errors.AttemptInterrupted):
             outer = run.session.parent
             while outer is not None:
                 if outer.interrupt is error.diagnosis:
@@ -600,9 +591,9 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
 def _is_no_failure(error: BaseException) -> bool:
     """Whether it, or a member of a group, is a mistake of the caller's, a suspension or a signal."""
     return any(
-        isinstance(one, UsageError | TriageSuspendedError)
+        isinstance(one, errors.UsageError | errors.TriageSuspendedError)
         or any(f"{cls.__module__}.{cls.__qualname__}" in _SIGNALS for cls in type(one).__mro__)
-        for one in leaves(error)
+        for one in errors.leaves(error)
     )
 
 

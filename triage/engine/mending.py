@@ -10,18 +10,14 @@ import math
 import anyio.from_thread
 from msgspec.structs import replace
 
-from triage.core import (
-    Attempt,
-    FailureType,
-    Retry,
-    Severity,
-    capture,
-    in_event_loop,
-    logger,
-    quote,
-    words_of,
-)
-from triage.strategies import delay_of
+from triage.core.actions import Retry
+from triage.core.capture import capture
+from triage.core.environment import in_event_loop
+from triage.core.failures import Attempt, words_of
+from triage.core.observers import logger
+from triage.core.quoting import quote
+from triage.core.taxonomy import FailureType, Severity
+from triage.strategies.limits import delay_of
 
 from .recovery import context_of, diagnose, within_limits
 from .run import Recorder

@@ -8,18 +8,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from triage.core import (
-    Effect,
-    Step,
-    Usage,
-    UsageError,
-    plain,
-    plain_noting,
-)
+from triage.core.errors import UsageError
+from triage.core.json_values import plain, plain_noting
 from triage.core.messages import read_answer
 from triage.core.messages.neutral import ending_of
 from triage.core.messages.wires import refused_request
-from triage.strategies import Preset
+from triage.core.steps import Step, Usage
+from triage.core.taxonomy import Effect
+from triage.strategies.ready_made import Preset
 
 from .tools import TOOL_ATTRIBUTE, Tool
 

@@ -12,34 +12,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from triage.core import (
-    UNSAFE,
-    AlreadyResumed,
-    AttemptInterrupted,
-    Effect,
-    Event,
-    RunFinished,
-    RunOver,
-    RunStarted,
-    RunState,
-    StaleWriter,
-    TokenExpired,
-    TriageSuspendedError,
-    UsageError,
-    fold,
-    joined,
-    logger,
-)
+from triage.core import errors
+from triage.core.events import Event, RunFinished, RunStarted
+from triage.core.observers import logger
+from triage.core.redaction import joined
+from triage.core.state import RunState, fold
+from triage.core.taxonomy import UNSAFE, Effect
 
 from .answering import waits_for
-from .calls import (
-    Begun,
-    Reused,
-    Undo,
-    fail,
-    finish,
-    settle_beside,
-)
+from .calls import Begun, Reused, Undo, fail, finish, settle_beside
 from .calls import begin as begin_call
 from .config import Config, moved
 from .event_loop import unbroken
@@ -91,7 +72,7 @@ class Inner:
                 if not events:
                     return await self._started(alone=not chosen and self._run.replay is None)
                 return await self._known(events)
-            except (_Taken, RunOver, AlreadyResumed):
+            except (_Taken, errors.RunOver, errors.AlreadyResumed):
                 # Somebody else has it in hand, or had: what has become of it stands in its store.
                 found = await self._found()
                 if len(found) <= len(events) and not self._lost:
@@ -113,7 +94,7 @@ class Inner:
         if events:
             started = events[0]
             if not isinstance(started, RunStarted) or started.parent != self._run.run_id:
-                raise UsageError(f"run_id {self.id} is taken; choose another")
+                raise errors.UsageError(f"run_id {self.id} is taken; choose another")
             self._config.check_owns(self.id, started.agent)
         return events
 
@@ -130,7 +111,7 @@ class Inner:
         await self._run.session.barrier()
         try:
             await claim_run_id(session)
-        except UsageError as error:
+        except errors.UsageError as error:
             raise _Taken from error
         await self._still_ours(session)
 
@@ -141,7 +122,7 @@ class Inner:
         """
         try:
             await self._run.session.confirm()
-        except StaleWriter:
+        except errors.StaleWriter:
             await session.give_back()
             raise
 
@@ -179,7 +160,7 @@ class Inner:
                     given_by="run(task",
                     at_once=True,
                 )
-            except (UsageError, TokenExpired) as error:
+            except (errors.UsageError, errors.TokenExpired) as error:
                 logger.warning("run %s: the answer was not taken: %s", self.id, error)
             else:
                 return await self._goes_on(session, start)
@@ -248,7 +229,7 @@ class Inner:
         if self._run.over:
             return  # kept when the attempt ended; the next one may have come to it meanwhile
         kept.left[self.id] = session
-        if isinstance(error, TriageSuspendedError):
+        if isinstance(error, errors.TriageSuspendedError):
             kept.asked.append((error, self._asks(session, error.question)))
 
     def _end(self) -> None:
@@ -316,7 +297,7 @@ async def run_inside(
         result = await inner.result()
     except BaseException as error:
         inner.failed(error)
-        if isinstance(error, TriageSuspendedError | AttemptInterrupted):
+        if isinstance(error, errors.TriageSuspendedError | errors.AttemptInterrupted):
             await settle_beside(run)
         raise
     return await inner.finished(result)
@@ -379,7 +360,7 @@ async def _begin(
     """The call that the run inside is; None for one that could not be known again."""
     try:
         return await _call_of(run, config, task, kwargs, run_id)
-    except AttemptInterrupted:
+    except errors.AttemptInterrupted:
         await settle_beside(run)
         raise
 
@@ -391,7 +372,7 @@ async def _call_of(
     tool = Nested(_recorded_name(run, config), config.returns)
     try:
         tool.digest({"task": task}, "")
-    except UsageError:
+    except errors.UsageError:
         return None
     await _pass_over_harmless(run, tool, config)
     named = kwargs if run_id is None else {**kwargs, "run_id": run_id}

@@ -12,33 +12,21 @@ from typing import Any, Literal, TypeAlias, cast
 from msgspec.structs import force_setattr
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from triage.classifiers import Grounds
-from triage.core import (
-    Category,
-    Constraint,
-    Diagnosis,
-    Effect,
-    FailureType,
-    Fault,
-    Keyring,
-    Recovery,
-    Redactor,
-    Suspend,
-    UsageError,
-    check_count,
-    check_number,
-    check_takes,
-    check_word,
-    effect_of,
-    logger,
-    misuse,
-    only_json,
-    quote,
-    standard,
-)
+from triage.classifiers.grounding import Grounds
+from triage.core import errors
+from triage.core.actions import Suspend
 from triage.core.constructors import Struct
+from triage.core.diagnosis import Diagnosis
+from triage.core.faults import Fault
+from triage.core.json_values import only_json
 from triage.core.large_values import MB, MOST_RESULT_MB
 from triage.core.manifest import Schema, manifest_of
+from triage.core.observers import logger
+from triage.core.quoting import quote
+from triage.core.redaction import Redactor, standard
+from triage.core.steps import Constraint, effect_of
+from triage.core.taxonomy import Category, Effect, FailureType, Recovery
+from triage.core.wire import Keyring
 
 Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
@@ -77,16 +65,18 @@ class Checks(Struct, frozen=True, dict=True):
         tools: Any = self.tools
         if tools is not None and not isinstance(tools, Mapping):
             if isinstance(tools, str | bytes) or not _is_iterable(tools):
-                raise misuse("Checks.tools", tools, "a list or a mapping of tools", "write [tool]")
+                raise errors.misuse(
+                    "Checks.tools", tools, "a list or a mapping of tools", "write [tool]"
+                )
             force_setattr(self, "tools", tuple(tools))
         verify = self.verify
         if verify is not None and not callable(verify):
             if not _is_iterable(verify):
-                raise misuse("Checks.verify", verify, "a function of the result, or several")
+                raise errors.misuse("Checks.verify", verify, "a function of the result, or several")
             force_setattr(self, "verify", tuple(verify))
         force_setattr(self, "constraints", _constraints(self.constraints))
         if not isinstance(cast("object", self.subgoals), bool):
-            raise misuse("Checks.subgoals", self.subgoals, "True or False")
+            raise errors.misuse("Checks.subgoals", self.subgoals, "True or False")
         self._options()
         for verifier in self.verifiers:
             _takes("Checks.verify item", verifier, "result")
@@ -98,10 +88,12 @@ class Checks(Struct, frozen=True, dict=True):
         """Refuse an option that is neither a plain switch nor its detailed form."""
         if not isinstance(cast("object", self.grounding), bool | Grounds):
             wanted = "True, False or a Grounds"
-            raise misuse("Checks.grounding", self.grounding, wanted, "write Grounds(kinds=(…))")
+            raise errors.misuse(
+                "Checks.grounding", self.grounding, wanted, "write Grounds(kinds=(…))"
+            )
         if not isinstance(cast("object", self.watch), bool | Watching):
             wanted = "True, False or a Watching"
-            raise misuse("Checks.watch", self.watch, wanted, "write Watching(hint_after=3)")
+            raise errors.misuse("Checks.watch", self.watch, wanted, "write Watching(hint_after=3)")
         if self.guard is not None and not isinstance(self.guard, Guard):
             _takes("Checks.guard", self.guard, "call", ", or a Guard")
 
@@ -138,7 +130,7 @@ class Checks(Struct, frozen=True, dict=True):
 def _constraints(given: Any) -> tuple[Constraint, ...]:
     if isinstance(given, str | re.Pattern) or not _is_iterable(given):
         remedy = "write constraints=(text,)"
-        raise misuse("Checks.constraints", given, "a tuple of constraints", remedy)
+        raise errors.misuse("Checks.constraints", given, "a tuple of constraints", remedy)
     constraints = tuple(given)
     for constraint in constraints:
         pattern = constraint.pattern if isinstance(constraint, re.Pattern) else constraint
@@ -146,10 +138,10 @@ def _constraints(given: Any) -> tuple[Constraint, ...]:
             continue
         if isinstance(pattern, str | bytes) or not callable(pattern):
             wanted = "a text that is not empty, a compiled pattern of text or a function"
-            raise misuse("Checks.constraints item", constraint, wanted)
+            raise errors.misuse("Checks.constraints item", constraint, wanted)
         if inspect.iscoroutinefunction(pattern):
             wanted = "a sync function of a text"
-            raise misuse("Checks.constraints item", constraint, wanted, "give it as verify")
+            raise errors.misuse("Checks.constraints item", constraint, wanted, "give it as verify")
         _takes("Checks.constraints item", pattern, "text")
     return constraints
 
@@ -157,8 +149,8 @@ def _constraints(given: Any) -> tuple[Constraint, ...]:
 def _takes(field: str, given: Any, what: str, otherwise: str = "") -> None:
     wanted = f"a function of the {what}{otherwise}"
     if not callable(given):
-        raise misuse(field, given, wanted)
-    check_takes(field, given, wanted, f"the {what}")
+        raise errors.misuse(field, given, wanted)
+    errors.check_takes(field, given, wanted, f"the {what}")
 
 
 def validate_result(result_type: Any, result: object) -> object:
@@ -202,9 +194,11 @@ def _cached_adapter(result_type: Any, _written: str) -> TypeAdapter[Any]:
     return TypeAdapter(result_type)
 
 
-def _unfit(result_type: Any, error: Exception) -> UsageError:
+def _unfit(result_type: Any, error: Exception) -> errors.UsageError:
     reason = str(error).partition("\n")[0].rstrip(". ")
-    return misuse("Checks.result_type", result_type, "a type that pydantic can validate", reason)
+    return errors.misuse(
+        "Checks.result_type", result_type, "a type that pydantic can validate", reason
+    )
 
 
 def _adapter(result_type: Any) -> TypeAdapter[Any]:
@@ -263,18 +257,20 @@ class Durability(Struct, frozen=True, dict=True):
     key: str | bytes | Sequence[str | bytes] | None = None
 
     def __post_init__(self) -> None:
-        check_word("Durability.mode", self.mode, ("step", "attempt", "exit"))
-        check_word("Durability.on_in_doubt", self.on_in_doubt, ("ask", "rerun", "fail"))
-        check_word("Durability.undeclared", self.undeclared, ("ask", "carry", "retry"))
-        check_word("Durability.on_store_error", self.on_store_error, ("fail", "continue"))
-        check_number("Durability.lease_s", self.lease_s, "seconds", above=True)
-        check_number("Durability.max_value_mb", self.max_value_mb, "megabytes", above=True)
+        errors.check_word("Durability.mode", self.mode, ("step", "attempt", "exit"))
+        errors.check_word("Durability.on_in_doubt", self.on_in_doubt, ("ask", "rerun", "fail"))
+        errors.check_word("Durability.undeclared", self.undeclared, ("ask", "carry", "retry"))
+        errors.check_word("Durability.on_store_error", self.on_store_error, ("fail", "continue"))
+        errors.check_number("Durability.lease_s", self.lease_s, "seconds", above=True)
+        errors.check_number("Durability.max_value_mb", self.max_value_mb, "megabytes", above=True)
         if self.max_value_mb > MOST_RESULT_MB:
             wanted = f"at most {MOST_RESULT_MB} megabytes"
-            raise misuse("Durability.max_value_mb", self.max_value_mb, wanted)
+            raise errors.misuse("Durability.max_value_mb", self.max_value_mb, wanted)
         if not isinstance(cast("object", self.redact), bool | Redactor):
             wanted = "True, False or a Redactor"
-            raise misuse("Durability.redact", self.redact, wanted, "write Redactor(patterns=(…,))")
+            raise errors.misuse(
+                "Durability.redact", self.redact, wanted, "write Redactor(patterns=(…,))"
+            )
         if self.key is not None:
             Keyring.of(self.key)
 
@@ -363,7 +359,9 @@ class Guard(Struct, frozen=True):
         try:
             known = tuple(effect_of("Guard.effects item", effect) for effect in effects)
         except ValueError as error:
-            raise misuse("Guard.effects", self.effects, "a tuple of effects", str(error)) from None
+            raise errors.misuse(
+                "Guard.effects", self.effects, "a tuple of effects", str(error)
+            ) from None
         force_setattr(self, "effects", known)
         force_setattr(self, "tools", texts_given("Guard.tools", self.tools))
 
@@ -374,11 +372,11 @@ class Guard(Struct, frozen=True):
 
 def texts_given(field: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise misuse(field, given, "a tuple of texts", "write (text,)")
+        raise errors.misuse(field, given, "a tuple of texts", "write (text,)")
     texts: tuple[Any, ...] = tuple(given)
     for text in texts:
         if not isinstance(text, str) or not text:
-            raise misuse(f"{field} item", text, "a text that is not empty")
+            raise errors.misuse(f"{field} item", text, "a text that is not empty")
     return texts
 
 
@@ -402,4 +400,4 @@ class Watching(Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("hint_after", "interrupt_after"):
             if getattr(self, name) is not None:
-                check_count(f"Watching.{name}", getattr(self, name), 1, "None for never")
+                errors.check_count(f"Watching.{name}", getattr(self, name), 1, "None for never")

@@ -10,44 +10,25 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 
-from triage.core import (
-    Abort,
-    Action,
-    AlreadyResumed,
+from triage.core import actions, errors
+from triage.core.events import (
     ApprovalAsked,
     ApprovalGiven,
     CallFinished,
     CallStarted,
-    Cause,
-    Edited,
-    Escalate,
     Event,
-    Happened,
-    Redactor,
-    Reply,
-    Resume,
-    Retry,
-    Rollback,
-    RunBusy,
     RunFinished,
-    RunOver,
     RunResumed,
-    RunState,
     RunSuspended,
-    StoreError,
-    TriageError,
-    UnknownRun,
-    UsageError,
-    action_text,
-    fold,
-    json_text,
-    logger,
-    plain_noting,
-    redact,
-    span,
-    to_json,
 )
-from triage.stores import Claim, RunInfo, Store
+from triage.core.json_values import plain_noting
+from triage.core.observers import logger
+from triage.core.quoting import action_text, json_text, span
+from triage.core.redaction import Redactor, redact
+from triage.core.state import RunState, fold
+from triage.core.taxonomy import Cause
+from triage.core.wire import to_json
+from triage.stores.base import Claim, RunInfo, Store
 
 from .answering import answered, check, forget_questions, question_of, waits_for
 from .journal import Session
@@ -65,20 +46,20 @@ PATIENCE_S = 2.0
 T = TypeVar("T")
 
 
-Refusal: TypeAlias = Callable[[Sequence[Event], Action], str | None]
+Refusal: TypeAlias = Callable[[Sequence[Event], actions.Action], str | None]
 """Returns why an agent cannot carry out an action in the run of this journal; None if it can."""
 
 
 async def resolve(
     store: Store,
     run_id: str,
-    answer: Reply,
+    answer: actions.Reply,
     *,
     now: float,
     by: str = "",
     question: str | None = None,
     refuses: Refusal | None = None,
-) -> Action:
+) -> actions.Action:
     """Record an answer to a suspended run, for any worker to recover; return the action that follows.
 
     A run inside another asks through it, so its answer lets the runs around it go on too.
@@ -101,16 +82,16 @@ async def resolve(
 async def _resolve(
     store: Store,
     run_id: str,
-    answer: Reply,
+    answer: actions.Reply,
     now: float,
     by: str,
     question: str | None = None,
     refuses: Refusal | None = None,
-) -> tuple[RunSuspended, Action]:
+) -> tuple[RunSuspended, actions.Action]:
     """Record an answer to a run and to the inner run that asked for it; the question and the action."""
     events = await store.read(run_id)
     if not events:
-        raise UnknownRun(f"the store knows no run {run_id}")
+        raise errors.UnknownRun(f"the store knows no run {run_id}")
     asked = waits_for(events)
     if asked is None or question not in (None, asked.token_digest):
         raise not_asked(run_id, events, question)
@@ -120,12 +101,16 @@ async def _resolve(
     if refuses is not None:
         refused = None if action is None else refuses(events, action)
         if refused is not None:
-            raise UsageError(refused)
-    elif isinstance(action, Rollback | Resume) or (asks is None and isinstance(answer, Edited)):
-        raise UsageError("this answer needs the agent: give it to Agent.answer or Agent.resume")
-    if isinstance(answer, Happened):
+            raise errors.UsageError(refused)
+    elif isinstance(action, actions.Rollback | actions.Resume) or (
+        asks is None and isinstance(answer, actions.Edited)
+    ):
+        raise errors.UsageError(
+            "this answer needs the agent: give it to Agent.answer or Agent.resume"
+        )
+    if isinstance(answer, actions.Happened):
         _refuse_secrets(answer.result, "result")
-    if isinstance(answer, Edited):
+    if isinstance(answer, actions.Edited):
         _refuse_secrets(answer.payload, "payload")
     given = answered(state, asks, answer, by=by, before=refusals(events))
     read, take = partial(store.read, run_id), partial(store.claim, run_id, lease_s=LEASE_S)
@@ -133,7 +118,11 @@ async def _resolve(
     try:
         if claim.events != len(events):
             raise not_asked(run_id, await read(), asked.token_digest)
-        if asks is not None and asks.inner and not isinstance(answer, Abort | Escalate):
+        if (
+            asks is not None
+            and asks.inner
+            and not isinstance(answer, actions.Abort | actions.Escalate)
+        ):
             await _resolve_inner(store, state, asks.key, answer, now, by)
     except BaseException:
         await release(store, run_id, claim.epoch)
@@ -182,7 +171,7 @@ def first_answer(events: Sequence[Event], question: str) -> FirstAnswer | None:
     return None
 
 
-def _said(action: Action) -> str:
+def _said(action: actions.Action) -> str:
     """The words for an answer's action; an approval of a plan is an argument of the next attempt."""
     for value in (getattr(action, "inject", None) or {}).values():
         if isinstance(value, Mapping) and isinstance(value.get("decision"), str):
@@ -194,7 +183,9 @@ def _said(action: Action) -> str:
     return action_text(action)
 
 
-def not_asked(run_id: str, events: Sequence[Event], question: str | None = None) -> TriageError:
+def not_asked(
+    run_id: str, events: Sequence[Event], question: str | None = None
+) -> errors.TriageError:
     """Make the error for an answer to a question that is not open.
 
     It is RunOver, AlreadyResumed or, for a run that has never asked, UsageError. question: digest of the
@@ -208,12 +199,12 @@ def not_asked(run_id: str, events: Sequence[Event], question: str | None = None)
     who = "" if first is None else f" first{first.by and f' by {first.by}'}: {first.said}"
     if over:
         ended = f"run {run_id} has ended: {getattr(events[-1], 'status', '')}"
-        return RunOver(f"{ended}; it was answered{who}" if who else ended)
+        return errors.RunOver(f"{ended}; it was answered{who}" if who else ended)
     if question is None:
-        return UsageError(f"run {run_id} does not wait for an answer")
+        return errors.UsageError(f"run {run_id} does not wait for an answer")
     if first is None:
-        return AlreadyResumed(f"run {run_id} no longer asks this; see what it asks now")
-    return AlreadyResumed(f"this question was answered{who}")
+        return errors.AlreadyResumed(f"run {run_id} no longer asks this; see what it asks now")
+    return errors.AlreadyResumed(f"this question was answered{who}")
 
 
 async def first_to_answer(
@@ -231,11 +222,13 @@ async def first_to_answer(
     while True:
         try:
             return await take()
-        except (RunBusy, RunOver) as error:
+        except (errors.RunBusy, errors.RunOver) as error:
             events = await read()
             if waits_for(events) != asked:
                 raise not_asked(asked.run_id, events, asked.token_digest) from error
-            if isinstance(error, RunOver) or (waited >= PATIENCE_S and error.wait_s > LONGEST_S):
+            if isinstance(error, errors.RunOver) or (
+                waited >= PATIENCE_S and error.wait_s > LONGEST_S
+            ):
                 raise
         await sleep(pause)
         waited += pause
@@ -243,14 +236,14 @@ async def first_to_answer(
 
 
 async def _resolve_inner(
-    store: Store, state: RunState, key: str, answer: Reply, now: float, by: str
+    store: Store, state: RunState, key: str, answer: actions.Reply, now: float, by: str
 ) -> None:
     """Pass an answer to the inner run that asked for it, unless it has one already."""
     inner = state.calls[key].run
     assert inner is not None
     info = await store.info(inner)
     if info is None:
-        raise UsageError(
+        raise errors.UsageError(
             f"the question comes from run {inner} inside run {state.run_id}, which is not in this store; "
             "resolve it in its own store, or resume the run by its token"
         )
@@ -259,7 +252,7 @@ async def _resolve_inner(
 
 
 async def _resume_outer(
-    store: Store, run_id: str, digest: str, answer: Reply, now: float, by: str
+    store: Store, run_id: str, digest: str, answer: actions.Reply, now: float, by: str
 ) -> None:
     """Let the runs around a run go on that wait with its question, which has just been answered.
 
@@ -277,7 +270,7 @@ async def _resume_outer(
             await release(store, outer, claim.epoch)
             return
         given = answered(fold(events), question, answer, by=by)
-        resumed = partial(RunResumed, attempt=asked.attempt, action=Retry(), by=by)
+        resumed = partial(RunResumed, attempt=asked.attempt, action=actions.Retry(), by=by)
         await _write(store, outer, [*given.entries, resumed], claim, now)
         info, digest = await store.info(outer), asked.token_digest
 
@@ -331,7 +324,7 @@ async def _cancel_inner(store: Store, run_id: str, parent: str, now: float) -> N
         # An id chosen by the caller may belong to a run of somebody else.
         if info is not None and info.parent == parent:
             await cancel(store, run_id, now=now)
-    except StoreError as error:
+    except errors.StoreError as error:
         logger.debug("run %s: not cancelled: %s", run_id, error)
 
 
@@ -352,7 +345,7 @@ def _refuse_secrets(value: Any, name: str) -> None:
     data, _ = plain_noting(value)
     places = Redactor().fields_of(data, name)
     if places:
-        raise UsageError(
+        raise errors.UsageError(
             f"{', '.join(places)} holds what looks like a secret, which no store keeps; resume the run "
             "by its token, in the process that continues it"
         )

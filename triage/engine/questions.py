@@ -8,27 +8,13 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from triage.core import (
-    ASKING,
-    UNSAFE,
-    ApprovalAsked,
-    AttemptInterrupted,
-    AttemptStarted,
-    Call,
-    Cause,
-    Compensation,
-    Diagnosis,
-    Effect,
-    ErrorInfo,
-    Event,
-    Evidence,
-    FailureType,
-    RunResumed,
-    RunState,
-    Severity,
-    leaves,
-)
 from triage.core.constructors import Struct
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.errors import AttemptInterrupted, leaves
+from triage.core.events import ApprovalAsked, AttemptStarted, Event, RunResumed
+from triage.core.failures import ASKING, ErrorInfo
+from triage.core.state import Call, Compensation, RunState
+from triage.core.taxonomy import UNSAFE, Cause, Effect, FailureType, Severity
 
 from .call_keys import name_of_key
 from .compensation import available

@@ -11,89 +11,35 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from triage.classifiers import consult
-from triage.core import (
-    AT_LIMIT,
-    DELAYED,
-    PROCEEDING,
-    UNSAFE,
-    Abort,
-    Action,
-    ActionChosen,
-    ApprovalAsked,
-    Attempt,
-    AttemptFailed,
-    AttemptStarted,
-    Cause,
-    Compensation,
-    Diagnosis,
-    ErrorInfo,
-    Escalate,
-    Evidence,
-    FailureContext,
-    FailureType,
-    Ledger,
-    Proceed,
-    Replan,
-    Resume,
-    Retry,
-    Rollback,
-    RunFinished,
-    RunState,
-    RunSuspended,
-    Severity,
-    Suspend,
-    Trajectory,
-    TriageAbortError,
-    TriageError,
-    TriageEscalationError,
-    TriageFatalError,
-    TriageSuspendedError,
-    UsageRecorded,
-    capture,
-    escaped,
-    logger,
-    plain,
-    quote,
-    redact,
-    words_of,
-)
+from triage.classifiers.base import consult
+from triage.core import actions, errors, events
+from triage.core.capture import capture
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.escaping import escaped
+from triage.core.failures import Attempt, ErrorInfo, FailureContext, words_of
+from triage.core.json_values import plain
+from triage.core.observers import logger
+from triage.core.quoting import quote
+from triage.core.redaction import redact
+from triage.core.state import AT_LIMIT, Compensation, Ledger, RunState
+from triage.core.steps import Trajectory
+from triage.core.taxonomy import UNSAFE, Cause, FailureType, Severity
 from triage.core.waiting import LONG_WAIT_S
 from triage.reports.analysis import report_of
 from triage.reports.effects import not_undone, tried
-from triage.strategies import FailurePolicy, delay_of, limit_of, warn_of_retries_in
+from triage.strategies.limits import delay_of, limit_of
+from triage.strategies.policy import FailurePolicy
+from triage.strategies.retry_layers import warn_of_retries_in
 
+from . import returning, undeclared
 from .answering import Waiting, digest_of, time_of
 from .basis import basis_of
-from .compensation import (
-    available,
-    behind,
-    calls_kept,
-    undo,
-    undo_all,
-    undone_before,
-)
+from .compensation import available, behind, calls_kept, undo, undo_all, undone_before
 from .journal import Session
 from .outside import end_inner
 from .questions import Question
 from .refusals import refusal_hint, refused_before, standing
-from .returning import (
-    START,
-    Impasse,
-    Point,
-    asks_anew,
-    point_of_return,
-    repeats_itself,
-    was_stopped,
-)
 from .run import Guidance, Recorder
-from .undeclared import (
-    HOW_TO_GO_ON,
-    approved_again,
-    carries_turns,
-    repeats_changes,
-    say_called_again,
-)
 from .watching import standard_rules
 
 
@@ -140,8 +86,8 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
         warn_of_retries_in(session.config.function, session.kwargs.values())
     if session.question is not None:
         # Journalled, so that another process that continues from here asks the same.
-        session.add(ApprovalAsked, **asked_of(session.question))
-    session.add(AttemptFailed, attempt=run.number, error=info, diagnosis=diagnosis)
+        session.add(events.ApprovalAsked, **asked_of(session.question))
+    session.add(events.AttemptFailed, attempt=run.number, error=info, diagnosis=diagnosis)
     session.hand_over()
     session.raise_held()
     context = await context_of(session, run, failure.error, trajectory, diagnosis)
@@ -174,7 +120,7 @@ async def diagnose(
         left = session.seconds_left()
         diagnosis = await consult(classifier, trajectory, session.task, seconds_left=left)
     if diagnosis.usage is not None:
-        session.add(UsageRecorded, attempt=trajectory.attempt, usage=diagnosis.usage)
+        session.add(events.UsageRecorded, attempt=trajectory.attempt, usage=diagnosis.usage)
     if refused is not None and diagnosis.failure_type is FailureType.UNKNOWN:
         return replace(refused, evidence=(*refused.evidence, *diagnosis.evidence))
     return diagnosis
@@ -290,7 +236,7 @@ def position_of(state: RunState, diagnosis: Diagnosis) -> int | None:
 class Decision(Struct, frozen=True):
     """What will be done and who says so. diagnosis: why the run ends, if for another reason."""
 
-    action: Action
+    action: actions.Action
     by: str
     reason: str = ""
     fatal: bool = False
@@ -308,17 +254,17 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     diagnosis = context.diagnosis
     if diagnosis.severity is Severity.FATAL:
         return Decision(
-            Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True
+            actions.Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True
         )
     if context.error is not None and context.error.refused:
         # A refusal is final, whatever the classifier says.
         reason = "the error says that it must never be tried again"
-        return Decision(Abort(f"{diagnosis}; {reason}"), "severity", reason, fatal=True)
+        return Decision(actions.Abort(f"{diagnosis}; {reason}"), "severity", reason, fatal=True)
     question = session.question
     if question is not None:
         fails = session.config.durability.on_in_doubt == "fail"
         if fails and question.guesses and not question.inner:
-            return Decision(Escalate(question.text), "calls", question.text)
+            return Decision(actions.Escalate(question.text), "calls", question.text)
         return await _asked(session, context, question)
     chosen = await within_limits(session, context)
     if isinstance(chosen, Diagnosis):
@@ -326,7 +272,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     return _gated(session, context, chosen, "policy")
 
 
-async def within_limits(session: Session, context: FailureContext) -> Action | Diagnosis:
+async def within_limits(session: Session, context: FailureContext) -> actions.Action | Diagnosis:
     """The action that the policy says; the breach where a limit is reached or would be passed."""
     diagnosis, limits, state = context.diagnosis, session.limits, session.state
     breach: Diagnosis | None = diagnosis
@@ -361,9 +307,9 @@ def _is_refused(session: Session, question: Question) -> bool:
 
 async def _asked(session: Session, context: FailureContext, question: Question) -> Decision:
     """Ask a person; or refuse what was refused before, until that is no use either."""
-    repeats = None if carries_turns(session) else repeats_changes(session)
+    repeats = None if undeclared.carries_turns(session) else undeclared.repeats_changes(session)
     text = question.text if repeats is None else f"{question.text} Mind that {repeats}"
-    ask = Decision(Suspend(text, {"call": question.key}), "calls", text)
+    ask = Decision(actions.Suspend(text, {"call": question.key}), "calls", text)
     if not _is_refused(session, question):
         return ask
     refused = refused_before(session, question.calls)
@@ -374,7 +320,7 @@ async def _asked(session: Session, context: FailureContext, question: Question) 
     breach = breach or limits.exceeded(context)
     if breach is not None:
         return await _at_limit(session, context, breach)
-    action = Replan(refusal_hint(refused, standing(session)))
+    action = actions.Replan(refusal_hint(refused, standing(session)))
     decision = _gated(session, context, action, "calls")
     return replace(decision, reason=decision.reason or "a person has refused this call before")
 
@@ -388,9 +334,9 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
     if wanted == "suspend":
         field = name.partition(":")[0]
         question = f"{reason} (Limits.{field}). May the run use as much once more?"
-        return Decision(Suspend(question, {"limit": name}), by, reason)
+        return Decision(actions.Suspend(question, {"limit": name}), by, reason)
     if wanted == "escalate" or session.state.grants.get(name):
-        return Decision(Escalate(reason), "limits", reason, diagnosis=breach)
+        return Decision(actions.Escalate(reason), "limits", reason, diagnosis=breach)
     # At the run's deadline its strategy still has its own.
     left = context.seconds_left or None
     given = replace(context, diagnosis=breach, seconds_left=left)
@@ -400,19 +346,21 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
     other = beyond.allows(action, replace(context, diagnosis=breach, seconds_left=None))
     if other is not None:
         reason = f"{reason}; {action.kind} refused: {other.evidence[0].text}"
-        return Decision(Escalate(reason), "limits", reason, diagnosis=breach)
+        return Decision(actions.Escalate(reason), "limits", reason, diagnosis=breach)
     decision = _gated(session, context, action, by)
-    ends = isinstance(decision.action, Escalate | Abort)
+    ends = isinstance(decision.action, actions.Escalate | actions.Abort)
     return replace(decision, diagnosis=breach) if ends else decision
 
 
-def _gated(session: Session, context: FailureContext, action: Action, by: str) -> Decision:
+def _gated(session: Session, context: FailureContext, action: actions.Action, by: str) -> Decision:
     """The action, unless it cannot be performed, or would wait too long where the other side asks."""
     refused = infeasible(session, action) or unsafe(session, context, action)
     if refused is not None:
-        return Decision(Escalate(refused), "gate", refused)
-    repeats = repeats_changes(session) if isinstance(action, PROCEEDING) else None
-    if repeats is not None and not carries_turns(session):
+        return Decision(actions.Escalate(refused), "gate", refused)
+    repeats = (
+        undeclared.repeats_changes(session) if isinstance(action, actions.PROCEEDING) else None
+    )
+    if repeats is not None and not undeclared.carries_turns(session):
         return asks_before(session, repeats)
     if not session.limits.too_long(action, context.diagnosis.retry_after_s):
         return Decision(action, by)
@@ -424,15 +372,15 @@ def _gated(session: Session, context: FailureContext, action: Action, by: str) -
         f"{session.limits.longest_wait:g} s (Limits.longest_wait)"
     )
     if not session.config.durable:
-        return Decision(Escalate(reason), "limits", reason)
+        return Decision(actions.Escalate(reason), "limits", reason)
     question = f"{reason[0].upper()}{reason[1:]}. Approve to go on, then or now."
-    return Decision(Suspend(question, {"until": due, "wait_s": delay}), "limits", reason)
+    return Decision(actions.Suspend(question, {"until": due, "wait_s": delay}), "limits", reason)
 
 
-def infeasible(session: Session, action: Action) -> str | None:
+def infeasible(session: Session, action: actions.Action) -> str | None:
     """Why an action cannot be performed at all; None if it can."""
     match action:
-        case Retry(inject=inject) if inject:
+        case actions.Retry(inject=inject) if inject:
             filled, known = session.config.filled, session.config.parameters
             taken = [name for name in inject if name in filled]
             if taken:
@@ -441,25 +389,25 @@ def infeasible(session: Session, action: Action) -> str | None:
             if unknown:
                 names = ", ".join(unknown)
                 return f"Retry.inject names {names}, which the agent function does not take"
-        case Rollback(checkpoint_id=int(at)) if session.state.ledger_at(at) is None:
+        case actions.Rollback(checkpoint_id=int(at)) if session.state.ledger_at(at) is None:
             return (
                 f"Rollback.checkpoint_id {at} is no checkpoint of this run; use what "
                 "record_step or update_state returned, or None for the last one"
             )
-        case Resume(subgoal=None) if not session.state.open_subgoals:
+        case actions.Resume(subgoal=None) if not session.state.open_subgoals:
             return "Resume() needs a subgoal, and none is declared and open"
         case _:
             pass
     return None
 
 
-def unsafe(session: Session, context: FailureContext, action: Action) -> str | None:
+def unsafe(session: Session, context: FailureContext, action: actions.Action) -> str | None:
     """Why an action would repeat what must not be repeated; None if it would not."""
     state = session.state
-    if isinstance(action, Rollback):
+    if isinstance(action, actions.Rollback):
         chosen = context.checkpoint_id if action.checkpoint_id is None else action.checkpoint_id
         return _undoable(session, state, -1 if chosen is None else chosen)
-    if not isinstance(action, DELAYED):
+    if not isinstance(action, actions.DELAYED):
         return None
     for effect in state.effects:
         if not available(session, effect.key):
@@ -467,12 +415,12 @@ def unsafe(session: Session, context: FailureContext, action: Action) -> str | N
                 f"the step {effect.action} had the effect {effect.effect} and was recorded by hand: it "
                 "cannot be repeated; make it a @triage.tool, or register a compensator"
             )
-    if not session.has_calls or not isinstance(action, Retry):
+    if not session.has_calls or not isinstance(action, actions.Retry):
         return None
-    point = point_of_return(state, action)
-    if isinstance(point, Impasse):
+    point = returning.point_of_return(state, action)
+    if isinstance(point, returning.Impasse):
         return point.why
-    if repeats_itself(state) and not asks_anew(state, point):
+    if returning.repeats_itself(state) and not returning.asks_anew(state, point):
         return (
             "the last attempt was given all its calls from the record and failed with the same words; "
             "another one would do the same"
@@ -483,8 +431,8 @@ def unsafe(session: Session, context: FailureContext, action: Action) -> str | N
 def asks_before(session: Session, repeats: str) -> Decision:
     """Ask whether the function is to be called again; the run ends where no answer could find it."""
     if session.config.durable:
-        return Decision(Suspend(f"{repeats}. {HOW_TO_GO_ON}"), "gate", repeats)
-    return Decision(Escalate(repeats), "gate", repeats)
+        return Decision(actions.Suspend(f"{repeats}. {undeclared.HOW_TO_GO_ON}"), "gate", repeats)
+    return Decision(actions.Escalate(repeats), "gate", repeats)
 
 
 def _undoable(session: Session, state: RunState, position: int) -> str | None:
@@ -542,7 +490,7 @@ def asked_of(question: Question) -> dict[str, Any]:
 def choose(session: Session, context: FailureContext, decision: Decision) -> None:
     """Journal the chosen action."""
     session.add(
-        ActionChosen,
+        events.ActionChosen,
         attempt=context.attempt,
         action=kept(decision.action),
         by=decision.by,
@@ -551,11 +499,11 @@ def choose(session: Session, context: FailureContext, decision: Decision) -> Non
     )
 
 
-def kept(action: Action) -> Action:
+def kept(action: actions.Action) -> actions.Action:
     """The action as the journal keeps it: with copies of the values it carries."""
-    if isinstance(action, Retry) and action.inject:
+    if isinstance(action, actions.Retry) and action.inject:
         return replace(action, inject=plain(dict(action.inject)))
-    if isinstance(action, Suspend) and action.metadata:
+    if isinstance(action, actions.Suspend) and action.metadata:
         return replace(action, metadata=plain(dict(action.metadata)))
     return action
 
@@ -568,17 +516,21 @@ async def perform(session: Session, context: FailureContext, decision: Decision)
     action = decision.action
     if decision.diagnosis is not None:
         context = replace(context, diagnosis=decision.diagnosis)
-    if isinstance(action, PROCEEDING):
+    if isinstance(action, actions.PROCEEDING):
         return await _proceed(session, context, action)
-    if isinstance(action, Suspend):
+    if isinstance(action, actions.Suspend):
         return await _suspend(session, context, action)
     if decision.fatal:
-        return await _stop(session, context, TriageFatalError, action.reason)
-    kind = TriageAbortError if isinstance(action, Abort) else TriageEscalationError
+        return await _stop(session, context, errors.TriageFatalError, action.reason)
+    kind = (
+        errors.TriageAbortError
+        if isinstance(action, actions.Abort)
+        else errors.TriageEscalationError
+    )
     return await _stop(session, context, kind, action.reason, compensate=action.compensate)
 
 
-async def _proceed(session: Session, context: FailureContext, action: Proceed) -> Next:
+async def _proceed(session: Session, context: FailureContext, action: actions.Proceed) -> Next:
     """Flush, compensate, wait; how the next attempt starts."""
     if session.keeper is not None:
         try:
@@ -594,17 +546,17 @@ async def _proceed(session: Session, context: FailureContext, action: Proceed) -
     if told.hint is not None:
         told = replace(told, hint=escaped(told.hint, lines=True))
         following = replace(following, guidance=told)
-    if session.undo is not None and not isinstance(action, Resume):
+    if session.undo is not None and not isinstance(action, actions.Resume):
         # Undo what the next attempt would otherwise repeat, newest first.
         for entry in behind(session.state, following.base):
             # Recorded calls are reused by a retry, and met again by a new plan; only hand-written
             # steps have to be undone for those.
-            if not isinstance(action, Rollback) and not entry.key.startswith("step@"):
+            if not isinstance(action, actions.Rollback) and not entry.key.startswith("step@"):
                 continue
             failed = await undo(session, context.attempt, entry)
             if failed is not None:
                 await _stop(
-                    session, context, TriageEscalationError, _in_vain(session, entry, failed)
+                    session, context, errors.TriageEscalationError, _in_vain(session, entry, failed)
                 )
     delay = delay_of(action)
     if delay > LONG_WAIT_S:
@@ -614,7 +566,9 @@ async def _proceed(session: Session, context: FailureContext, action: Proceed) -
     return following
 
 
-def _say_wait(session: Session, context: FailureContext, action: Proceed, delay: float) -> None:
+def _say_wait(
+    session: Session, context: FailureContext, action: actions.Proceed, delay: float
+) -> None:
     """Log why the run waits before its next attempt, how long at most, and how to change that."""
     diagnosis, limits = context.diagnosis, session.limits
     cause = f" ({diagnosis.cause})" if diagnosis.cause else ""
@@ -624,7 +578,7 @@ def _say_wait(session: Session, context: FailureContext, action: Proceed, delay:
     why = f"attempt {context.attempt} ended with {failed}{said}, and is followed by a {action.kind}"
     if diagnosis.retry_after_s is not None:
         why += f"; the other side asks to wait {diagnosis.retry_after_s:.3g} s"
-    if isinstance(action, Retry) and action.outage:
+    if isinstance(action, actions.Retry) and action.outage:
         most = limits.outage_seconds
         ends = "without end" if most is None else f"at most {most:g} s for one outage"
         remedy = "Agent(limits=Limits(outage_seconds=…)), or a policy that does not wait"
@@ -637,43 +591,53 @@ def _say_wait(session: Session, context: FailureContext, action: Proceed, delay:
     session.waits.say(f"retry {failed}", session.named, delay, why, ends, remedy)
 
 
-async def _plan_next(session: Session, context: FailureContext, action: Proceed) -> Next:
+async def _plan_next(session: Session, context: FailureContext, action: actions.Proceed) -> Next:
     """How the attempt after this action starts, by the action alone."""
     following = await _next_by(session, context, action)
-    if not carries_turns(session) or repeats_changes(session) is None:
-        say_called_again(session)
+    if not undeclared.carries_turns(session) or undeclared.repeats_changes(session) is None:
+        undeclared.say_called_again(session)
         return following
     logger.info(
         "%s: the conversation goes on with its earlier turns, as calls that no tool has recorded would "
         "be made again otherwise", session.named,
     )  # fmt: skip
     told = following.guidance
-    hint = approved_again(session) or told.hint or _BROKE_OFF.format(_what_failed(context))
+    hint = (
+        undeclared.approved_again(session) or told.hint or _BROKE_OFF.format(_what_failed(context))
+    )
     return replace(
-        following, guidance=replace(told, hint=hint), returns_to=START, begun=None, carries=True
+        following,
+        guidance=replace(told, hint=hint),
+        returns_to=returning.START,
+        begun=None,
+        carries=True,
     )
 
 
-async def _next_by(session: Session, context: FailureContext, action: Proceed) -> Next:
+async def _next_by(session: Session, context: FailureContext, action: actions.Proceed) -> Next:
     diagnosis, state = context.diagnosis, session.state
-    if isinstance(action, Retry) and action == Retry() and was_stopped(state.history[-1]):
+    if (
+        isinstance(action, actions.Retry)
+        and action == actions.Retry()
+        and returning.was_stopped(state.history[-1])
+    ):
         return await _as_it_began(session, context, action)
     told = Guidance(diagnosis=diagnosis, action=action)
     following = Next(context.attempt + 1, told, action.kind)
     match action:
-        case Retry(hint=hint, inject=inject):
+        case actions.Retry(hint=hint, inject=inject):
             told = replace(told, hint=hint, inject=inject or None)
             return replace(following, guidance=told, returns_to=_returns_to(state, action))
-        case Replan(hint=hint):
+        case actions.Replan(hint=hint):
             told = replace(told, hint=hint or diagnosis.hint or _REPLAN_HINT)
-            return replace(following, guidance=told, returns_to=START)
-        case Resume(subgoal=subgoal, hint=hint):
+            return replace(following, guidance=told, returns_to=returning.START)
+        case actions.Resume(subgoal=subgoal, hint=hint):
             subgoal = subgoal or state.open_subgoals[0]
             told = replace(told, hint=hint, subgoal=subgoal, state=context.state)
             return replace(
                 following, guidance=told, keep_state=True, returns_to=_returns_to(state, action)
             )
-        case Rollback(checkpoint_id=checkpoint, hint=hint):
+        case actions.Rollback(checkpoint_id=checkpoint, hint=hint):
             base = checkpoint if checkpoint is not None else context.checkpoint_id
             ledger = None if base is None else state.ledger_at(base)
             kept_part = Ledger() if ledger is None or base is None else ledger.cut(base)
@@ -684,17 +648,19 @@ async def _next_by(session: Session, context: FailureContext, action: Proceed) -
             return replace(following, guidance=told, base=base, returns_to=returns_to)
 
 
-async def _as_it_began(session: Session, context: FailureContext, action: Retry) -> Next:
+async def _as_it_began(session: Session, context: FailureContext, action: actions.Retry) -> Next:
     """How the attempt starts that goes on with one which a question stopped: as that one was begun.
 
     It has not failed: what it was told, and the state it was given, hold until it has.
     """
     state = session.state
-    begun = (event for event in reversed(session.events) if isinstance(event, AttemptStarted))
+    begun = (
+        event for event in reversed(session.events) if isinstance(event, events.AttemptStarted)
+    )
     started = next(event for event in begun if event.attempt == context.attempt)
     goes_on_with = begun_as(state.history)
     diagnosis = context.diagnosis
-    led_here: Action = action
+    led_here: actions.Action = action
     if goes_on_with > 1:
         before = state.history[goes_on_with - 2]
         diagnosis, led_here = before.diagnosis, before.action or action
@@ -725,16 +691,20 @@ def begun_as(history: Sequence[Attempt]) -> int:
     own.
     """
     left = len(history)
-    while left and was_stopped(history[left - 1]) and history[left - 1].action == Retry():
+    while (
+        left
+        and returning.was_stopped(history[left - 1])
+        and history[left - 1].action == actions.Retry()
+    ):
         left -= 1
     return left + 1
 
 
-def _returns_to(state: RunState, action: Proceed) -> int:
+def _returns_to(state: RunState, action: actions.Proceed) -> int:
     """The position before which the next attempt reuses what is recorded."""
-    point = point_of_return(state, action)
+    point = returning.point_of_return(state, action)
     # Without a point of return only a person can have said to go on: reuse everything recorded.
-    return point.at if isinstance(point, Point) else state.last_seq
+    return point.at if isinstance(point, returning.Point) else state.last_seq
 
 
 _BROKE_OFF = "The work broke off here{} Go on from here: what has a result is not to be done again."
@@ -751,10 +721,10 @@ _ROLLBACK_HINT = (
     "The work was rolled back: the first {} recorded steps and their state are kept, what came after "
     "is undone. Go on from there in another way."
 )
-STATUSES: dict[str, type[TriageError]] = {
-    "escalated": TriageEscalationError,
-    "aborted": TriageAbortError,
-    "fatal": TriageFatalError,
+STATUSES: dict[str, type[errors.TriageError]] = {
+    "escalated": errors.TriageEscalationError,
+    "aborted": errors.TriageAbortError,
+    "fatal": errors.TriageFatalError,
 }
 """The status of a run that has failed, and the error it raises."""
 
@@ -762,7 +732,7 @@ STATUSES: dict[str, type[TriageError]] = {
 async def _stop(
     session: Session,
     context: FailureContext,
-    kind: type[TriageError],
+    kind: type[errors.TriageError],
     reason: str | None,
     *,
     compensate: bool = False,
@@ -774,7 +744,7 @@ async def _stop(
     status = next(name for name, raised in STATUSES.items() if raised is kind)
     if compensate:
         await undo_all(session, context.attempt)
-    session.add(RunFinished, status=status, error=context.error)
+    session.add(events.RunFinished, status=status, error=context.error)
     session.count_in_parent()
     for whose, leave in (session.at_failure or {}).items():
         try:
@@ -800,7 +770,7 @@ def _in_vain(session: Session, entry: Compensation, failed: Exception) -> str:
 
 
 def tell_not_undone(
-    session: Session, error: TriageError, original: BaseException | None = None
+    session: Session, error: errors.TriageError, original: BaseException | None = None
 ) -> None:
     """Note on the error that ends a run, and on the original one, which effects could not be undone."""
     error.not_undone = not_undone(session.state)
@@ -823,7 +793,7 @@ def _message(context: FailureContext, status: str, reason: str | None) -> str:
     return escaped(redact(f"{text}{why}{because}"[:2000]))
 
 
-async def _suspend(session: Session, context: FailureContext, action: Suspend) -> NoReturn:
+async def _suspend(session: Session, context: FailureContext, action: actions.Suspend) -> NoReturn:
     """Stop until a person answers: journal the question, and raise the error with the token."""
     # The token names its run, so that any process with the store can find it.
     token = f"{session.run_id}~{session.config.env.new_token()}"
@@ -838,7 +808,7 @@ async def _suspend(session: Session, context: FailureContext, action: Suspend) -
             logger.warning("run %s: its store gives no time: %r", session.run_id, silent)
             expires = session.config.env.time() + action.expires_s
     session.add(
-        RunSuspended,
+        events.RunSuspended,
         attempt=context.attempt,
         token_digest=digest_of(token),
         question=question,
@@ -847,7 +817,7 @@ async def _suspend(session: Session, context: FailureContext, action: Suspend) -
         doubt=asked is not None and asked.doubt,
         expires=expires,
     )
-    error = TriageSuspendedError(
+    error = errors.TriageSuspendedError(
         f"run {session.run_id[:8]} is suspended: {question}; answer with "
         "await agent.resume(error.token, triage.approve())"
         + (f", or: triage approve {shlex.quote(session.run_id)}" if session.config.durable else ""),

@@ -9,23 +9,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from triage.core import (
+from triage.core.constructors import Struct
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.errors import AttemptInterrupted
+from triage.core.events import (
     ApprovalAsked,
     ApprovalGiven,
     AttemptFailed,
-    AttemptInterrupted,
     AttemptStarted,
-    Diagnosis,
     Event,
-    Evidence,
-    FailureType,
-    Step,
     StepRecorded,
-    digest,
-    is_reused,
-    plain,
 )
-from triage.core.constructors import Struct
+from triage.core.json_values import digest, plain
+from triage.core.state import is_reused
+from triage.core.steps import Step
+from triage.core.taxonomy import FailureType
 
 from .call_keys import tally
 from .journal import Session

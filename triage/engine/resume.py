@@ -10,49 +10,34 @@ from typing import Any, NamedTuple
 import anyio
 from msgspec.structs import replace
 
-from triage.core import (
-    HIDDEN,
-    Action,
+from triage.core import errors
+from triage.core.actions import Action, Escalate, Reply, Retry, Suspend
+from triage.core.diagnosis import Diagnosis, Evidence
+from triage.core.events import (
     ActionChosen,
     AttemptFailed,
     AttemptStarted,
-    Cause,
-    Diagnosis,
-    Escalate,
     Event,
-    Evidence,
-    FailureContext,
-    FailureType,
-    Reply,
-    ResultLost,
-    Retry,
-    RunBusy,
     RunFinished,
-    RunOver,
     RunRecovered,
     RunResumed,
     RunStarted,
-    RunState,
     RunSuspended,
-    Severity,
-    StaleWriter,
     StateUpdated,
-    Suspend,
-    TokenExpired,
-    UnknownRun,
-    UsageError,
-    active_seconds,
-    exact,
-    fold,
     is_milestone,
-    logger,
-    plain,
 )
+from triage.core.failures import FailureContext
+from triage.core.json_values import exact, plain
+from triage.core.observers import logger
+from triage.core.secret_shapes import HIDDEN
+from triage.core.state import RunState, active_seconds, fold
+from triage.core.taxonomy import Cause, FailureType, Severity
 from triage.core.waiting import LONG_WAIT_S
 from triage.reports.analysis import report_of
-from triage.stores import Store, ticks
-from triage.strategies import delay_of
+from triage.stores.base import Store, ticks
+from triage.strategies.limits import delay_of
 
+from . import recovery
 from .answering import answered, check, digest_of, forget_questions, question_of, time_of, waits_for
 from .calls import Run
 from .compensation import restore_compensators
@@ -64,21 +49,6 @@ from .loop import run_loop
 from .options import validate_result
 from .outside import first_to_answer, not_asked, open_inside, resolve
 from .questions import question_at
-from .recovery import (
-    STATUSES,
-    Decision,
-    Next,
-    asks_before,
-    begun_as,
-    choose,
-    context_of,
-    decide,
-    infeasible,
-    kept,
-    perform,
-    tell_not_undone,
-    unsafe,
-)
 from .refusals import standing
 from .run import NO_GUIDANCE, Guidance
 from .tools import Function
@@ -90,7 +60,7 @@ from .undeclared import carries_turns, repeats_changes
 UNSET: Any = object()
 
 
-class MissingArguments(UsageError):
+class MissingArguments(errors.UsageError):
     """Arguments of a run that could not be stored were not given again. names: which ones."""
 
     def __init__(self, run_id: str, names: Sequence[str], remedy: str) -> None:
@@ -170,14 +140,14 @@ async def reopen(
     """
     events = await config.read(run_id)
     if not events:
-        raise UnknownRun(f"the store knows no run {run_id}")
+        raise errors.UnknownRun(f"the store knows no run {run_id}")
     check_owner(config, events)
     if isinstance(events[-1], RunFinished):
         return await outcome(config, events)
     check_waiting(events, force=force)
     try:
         session = opened(config, function, events, kwargs, task, state, "recover(run_id")
-    except UsageError:
+    except errors.UsageError:
         if not at_once:  # one that lives is left alone, whatever it would need
             claim = await soon(
                 config.store.claim(run_id, lease_s=config.durability.lease_s),
@@ -189,7 +159,7 @@ async def reopen(
         cancelled = await unbroken(
             own(session, events, at_once=at_once, asks_anew=force, force=force)
         )
-    except RunOver:  # it has ended meanwhile
+    except errors.RunOver:  # it has ended meanwhile
         return await outcome(config, await config.read(run_id))
     try:
         return await run_loop(session, function, taken_over(session, cancelled, state))
@@ -200,7 +170,7 @@ async def reopen(
         raise await _taken_away(config, run_id) from error
 
 
-async def _taken_away(config: Config, run_id: str) -> RunBusy:
+async def _taken_away(config: Config, run_id: str) -> errors.RunBusy:
     """The error for a recovery that has lost its run to somebody else."""
     info = await soon(config.store.info(run_id), config.durability.lease_s)
     until = None if info is None else info.lease_until
@@ -209,7 +179,7 @@ async def _taken_away(config: Config, run_id: str) -> RunBusy:
         if until is None
         else max(0.0, until - await soon(config.store.now(), config.durability.lease_s))
     )
-    return RunBusy(
+    return errors.RunBusy(
         f"run {run_id} was taken over by somebody else while it was recovered here", wait_s=left
     )
 
@@ -218,7 +188,9 @@ def check_owner(config: Config, events: Sequence[Event]) -> None:
     """Raise UsageError for a run of another agent, and for a journal that does not begin with its start."""
     started = events[0]
     if not isinstance(started, RunStarted):
-        raise UsageError(f"the journal of run {started.run_id} does not begin with its start")
+        raise errors.UsageError(
+            f"the journal of run {started.run_id} does not begin with its start"
+        )
     config.check_owns(started.run_id, started.agent)
 
 
@@ -226,7 +198,7 @@ def check_waiting(events: Sequence[Event], *, force: bool) -> None:
     """Raise UsageError for a run that waits for an answer, unless it is to ask anew."""
     asked = next(filter(is_milestone, reversed(events)), None)
     if isinstance(asked, RunSuspended) and not force:
-        raise UsageError(
+        raise errors.UsageError(
             f"run {asked.run_id} waits for an answer; give it with resume(token, answer), or have it ask "
             "anew, with a new token, by recover(run_id, force=True)"
         )
@@ -276,7 +248,7 @@ async def _fence_inner(store: Store, run_id: str, state: RunState, lease_s: floa
             claim = await soon(
                 store.claim(inner, lease_s=lease_s, force=True, revive=True), lease_s
             )
-        except RunOver:
+        except errors.RunOver:
             continue
         await release(store, inner, claim.epoch, lease_s)
         await _fence_inner(store, inner, fold(await soon(store.read(inner), lease_s)), lease_s)
@@ -318,7 +290,7 @@ async def taken_over(
     session: Session,
     cancelled: BaseException | None,
     state: Mapping[str, Any] | None = None,
-) -> Next:
+) -> recovery.Next:
     """Journal that the run has a new owner; how it goes on. Raises the error it ends with instead.
 
     state: given again by the new owner, merged into what is recorded.
@@ -349,25 +321,31 @@ async def taken_over(
             return await _decided(session)
         case ActionChosen(action=action, by=by):
             context = await context_at(session)
-            refused = unsafe(session, context, action)
+            refused = recovery.unsafe(session, context, action)
             if refused is None:
-                decision = Decision(action, "journal", fatal=by == "severity")
+                decision = recovery.Decision(action, "journal", fatal=by == "severity")
             else:
                 reason = f"{refused}; the process that did it is gone"
-                decision = Decision(Escalate(reason), "gate", reason)
-                choose(session, context, decision)
-            return await perform(session, context, decision)
+                decision = recovery.Decision(Escalate(reason), "gate", reason)
+                recovery.choose(session, context, decision)
+            return await recovery.perform(session, context, decision)
         case RunResumed(action=action):
-            return await perform(session, await context_at(session), Decision(action, "journal"))
+            return await recovery.perform(
+                session, await context_at(session), recovery.Decision(action, "journal")
+            )
         case RunSuspended():
             asked = session.state.history[-1].action
             assert isinstance(asked, Suspend)
-            return await perform(session, await context_at(session), Decision(asked, "journal"))
+            return await recovery.perform(
+                session, await context_at(session), recovery.Decision(asked, "journal")
+            )
         case _:
-            return Next(1, NO_GUIDANCE, "retry")
+            return recovery.Next(1, NO_GUIDANCE, "retry")
 
 
-async def _begun_again(session: Session, started: AttemptStarted, state: Mapping[str, Any]) -> Next:
+async def _begun_again(
+    session: Session, started: AttemptStarted, state: Mapping[str, Any]
+) -> recovery.Next:
     """Begin an attempt that was cut off once more, unless that would repeat what must not be repeated."""
     lost = _unrepeatable(session, started)
     repeats = None if lost is not None else repeats_changes(session)
@@ -379,16 +357,20 @@ async def _begun_again(session: Session, started: AttemptStarted, state: Mapping
         return await _decided(session)
     context = await context_at(session)
     carries = carries_turns(session)
-    decision = Decision(Retry(), "gate", repeats) if carries else asks_before(session, repeats)
-    choose(session, context, decision)
-    return await perform(session, context, decision)
+    decision = (
+        recovery.Decision(Retry(), "gate", repeats)
+        if carries
+        else recovery.asks_before(session, repeats)
+    )
+    recovery.choose(session, context, decision)
+    return await recovery.perform(session, context, decision)
 
 
-async def _decided(session: Session) -> Next:
+async def _decided(session: Session) -> recovery.Next:
     context = await context_at(session)
-    decision = await decide(session, context)
-    choose(session, context, decision)
-    return await perform(session, context, decision)
+    decision = await recovery.decide(session, context)
+    recovery.choose(session, context, decision)
+    return await recovery.perform(session, context, decision)
 
 
 def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None:
@@ -414,7 +396,9 @@ def _cut_off(started: AttemptStarted, text: str) -> Diagnosis:
     )
 
 
-async def _again(session: Session, started: AttemptStarted, restored: Mapping[str, Any]) -> Next:
+async def _again(
+    session: Session, started: AttemptStarted, restored: Mapping[str, Any]
+) -> recovery.Next:
     """Begin the attempt that was cut off once more, under its number: it had not failed.
 
     restored: state that was given again.
@@ -432,14 +416,14 @@ async def _again(session: Session, started: AttemptStarted, restored: Mapping[st
         action,
         getattr(action, "inject", None) or None,
     )
-    return Next(
+    return recovery.Next(
         started.attempt,
         guidance,
         "crash",
         started.base,
         keep_state=started.base is None,
         returns_to=started.returns_to,
-        begun=begun_as(state.history),
+        begun=recovery.begun_as(state.history),
     )
 
 
@@ -451,7 +435,7 @@ async def context_at(session: Session) -> FailureContext:
     trajectory = past.trajectory
     if checks is not None:
         trajectory.tools = checks.manifest
-    return await context_of(session, run, None, trajectory, past.diagnosis)
+    return await recovery.context_of(session, run, None, trajectory, past.diagnosis)
 
 
 async def outcome(config: Config, events: Sequence[Event]) -> Any:
@@ -461,16 +445,16 @@ async def outcome(config: Config, events: Sequence[Event]) -> Any:
     run_id, status = finished.run_id, finished.status
     if status == "done":
         return _result(config, finished)
-    kind = STATUSES.get(status)
+    kind = recovery.STATUSES.get(status)
     if kind is None:
-        raise RunOver(
+        raise errors.RunOver(
             f"run {run_id} has ended: {status}; {finished.error or 'no error is recorded'}"
         )
     session = Session(config, None, {}, run_id, None, events)
     context = await context_at(session) if session.state.history else None
     error = kind(f"run {run_id[:8]} {status}: {finished.error or 'no exception'}", context)
     error.reporter = report_of
-    tell_not_undone(session, error)
+    recovery.tell_not_undone(session, error)
     raise error
 
 
@@ -482,7 +466,7 @@ def _result(config: Config, finished: RunFinished) -> Any:
         except Exception as error:
             logger.debug("run %s: its result is not what is declared: %s", finished.run_id, error)
     if not finished.exact:
-        raise ResultLost(
+        raise errors.ResultLost(
             f"run {finished.run_id} has finished, and its result cannot be read back from JSON here; "
             "return a value of JSON types, or set result_type, or annotate what the function returns",
             tool=config.name,
@@ -502,7 +486,7 @@ async def reopen_all(config: Config, function: Function, concurrency: int) -> li
         async with limiter:
             try:
                 result = await reopen(config, function, run_id, {}, at_once=False)
-            except RunBusy:
+            except errors.RunBusy:
                 return
             except Exception as error:
                 found.append(Recovered(run_id, None, error))
@@ -557,13 +541,13 @@ def _unfit(session: Session, action: Action) -> str | None:
                 f"{type(action).__name__}.delay of {delay:g} s would pass the run's deadline, which is "
                 f"{left:.6g} s away (Limits.seconds)"
             )
-    return infeasible(session, action)
+    return recovery.infeasible(session, action)
 
 
 async def _check_time(config: Config, asked: RunSuspended) -> None:
     """Raise TokenExpired for a question whose time is over."""
     if asked.expires is not None and await time_of(config) >= asked.expires:
-        raise TokenExpired(
+        raise errors.TokenExpired(
             f"the answer to run {asked.run_id} came after its time; the run still waits"
         )
 
@@ -599,7 +583,7 @@ async def answer_to(
     given_by: str = "resume(token, answer",
     *,
     at_once: bool = False,
-) -> tuple[Session, Coroutine[Any, Any, Next]]:
+) -> tuple[Session, Coroutine[Any, Any, recovery.Next]]:
     """Take an answer to what a run has asked last: its session, and what is to be done first.
 
     given_by: the beginning of the call that gives the arguments. at_once: although somebody's lease
@@ -619,7 +603,7 @@ async def answer_to(
     action = check(session.question, answer)
     refused = None if action is None else _unfit(session, action)
     if refused is not None:
-        raise UsageError(refused)
+        raise errors.UsageError(refused)
     cancelled = await _own(session, asked, len(events), at_once=at_once)
     # What is in memory may not be what the store has, if it fails now: who comes again reads the store.
     config.suspensions.pop(digest, None)
@@ -628,20 +612,20 @@ async def answer_to(
         # The attempt that it was inside of may be over by now: then nobody waits for it.
         session.nested = session.parent is not None and not session.parent.over
 
-    async def start() -> Next:
+    async def start() -> recovery.Next:
         if cancelled is not None:
             raise cancelled
         action = _carry_out(session, answer)
         if state:
             session.add(StateUpdated, attempt=context.attempt, values=exact(dict(state), "state"))
-        session.add(RunResumed, attempt=context.attempt, action=kept(action))
+        session.add(RunResumed, attempt=context.attempt, action=recovery.kept(action))
         try:
             await session.flush()
-        except StaleWriter as error:
+        except errors.StaleWriter as error:
             raise not_asked(asked.run_id, await config.read(asked.run_id), digest) from error
         if session.keeper is not None and session.keeper.error is not None:
             raise session.keeper.error  # an answer that is not durable could be given twice
-        return await perform(session, context, Decision(action, "person"))
+        return await recovery.perform(session, context, recovery.Decision(action, "person"))
 
     return session, start()
 
@@ -692,7 +676,7 @@ def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
     """
     asked = [event for event in events if isinstance(event, RunSuspended)]
     if all(event.token_digest != digest for event in asked):
-        raise UsageError(
+        raise errors.UsageError(
             "no run of this agent waits with this token; give the token of the "
             "TriageSuspendedError to an agent with the same store"
         )

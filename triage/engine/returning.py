@@ -9,23 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from triage.core import (
-    UNSAFE,
-    Action,
-    Attempt,
-    Call,
-    Cause,
-    ErrorInfo,
-    FailureType,
-    Replan,
-    Resume,
-    Retry,
-    Rollback,
-    RunState,
-    label_of,
-    texts_within,
-)
+from triage.core.actions import Action, Replan, Resume, Retry, Rollback
 from triage.core.constructors import Struct
+from triage.core.failures import Attempt, ErrorInfo
+from triage.core.json_values import texts_within
+from triage.core.state import Call, RunState, label_of
+from triage.core.taxonomy import UNSAFE, Cause, FailureType
 
 from .event_loop import CANCELLATIONS
 

@@ -12,16 +12,14 @@ from typing import Any
 
 import anyio
 
-from triage.core import (
-    Effect,
-    Step,
-    Suspend,
-    logger,
-    plain,
-)
+from triage.core.actions import Suspend
 from triage.core.asking import TooSlow, ask_here, deadline_of
 from triage.core.asking import ask as ask_user
 from triage.core.constructors import Struct
+from triage.core.json_values import plain
+from triage.core.observers import logger
+from triage.core.steps import Step
+from triage.core.taxonomy import Effect
 from triage.core.waiting import after_a_while
 
 from .options import CallDenied, Guard, GuardedCall

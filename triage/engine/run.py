@@ -17,38 +17,19 @@ import anyio
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from triage.core import (
-    Action,
-    Attempt,
-    AttemptInterrupted,
-    AttemptOver,
-    Call,
-    CompensatorRegistered,
-    Diagnosis,
-    ErrorInfo,
-    Event,
-    StateUpdated,
-    Step,
-    StepRecorded,
-    SubgoalCompleted,
-    SubgoalsDeclared,
-    Trajectory,
-    Usage,
-    UsageError,
-    UsageRecorded,
-    WatchNoticed,
-    exact,
-    is_call,
-    is_reused,
-    logger,
-    plain,
-    plain_noting,
-    refuse,
-)
+from triage.core import events
+from triage.core.actions import Action
 from triage.core.asking import scheduler
 from triage.core.constructors import Struct
+from triage.core.diagnosis import Diagnosis
+from triage.core.errors import AttemptInterrupted, AttemptOver, UsageError, refuse
+from triage.core.failures import Attempt, ErrorInfo
+from triage.core.json_values import exact, plain, plain_noting
 from triage.core.messages.receipts import with_receipts
-from triage.strategies import Limits
+from triage.core.observers import logger
+from triage.core.state import Call, is_call, is_reused
+from triage.core.steps import Step, Trajectory, Usage
+from triage.strategies.limits import Limits
 
 from .event_loop import Cancellations, current_caller, current_task
 from .journal import Session
@@ -319,12 +300,14 @@ class Recorder:
         self._attend(event)
         return event.seq
 
-    def _put_step(self, step: Step) -> StepRecorded:
+    def _put_step(self, step: Step) -> events.StepRecorded:
         """Record the next step, for a caller that holds the lock."""
         index = self._count
         self._count += 1
-        event = self.session.put_locked(StepRecorded, attempt=self.number, index=index, step=step)
-        return cast("StepRecorded", event)
+        event = self.session.put_locked(
+            events.StepRecorded, attempt=self.number, index=index, step=step
+        )
+        return cast("events.StepRecorded", event)
 
     def update_state(self, values: Mapping[str, Any], *, secret_ok: Iterable[str] = ()) -> int:
         """Merge top-level keys into the state; the id of the checkpoint made by it.
@@ -343,7 +326,7 @@ class Recorder:
         self._updated = True
         if self.session.keeper is not None:
             self.session.keeper.secret_ok.update(secret_ok)
-        return self._record(StateUpdated, values=kept)
+        return self._record(events.StateUpdated, values=kept)
 
     def record_usage(self, usage: Usage) -> None:
         """Count what model calls consumed; a cost that is not given is taken from the prices.
@@ -353,11 +336,11 @@ class Recorder:
         self.check_open()
         if not isinstance(usage, Usage):
             raise UsageError(str(refuse("record_usage()", usage, "a Usage")))
-        self._record(UsageRecorded, usage=self.session.limits.priced(usage))
+        self._record(events.UsageRecorded, usage=self.session.limits.priced(usage))
 
     def count(self, usage: Usage, run_id: str) -> None:
         """As `record_usage` for a run inside this one, which must not be disturbed."""
-        self._record(UsageRecorded, raising=False, usage=usage, run=run_id)
+        self._record(events.UsageRecorded, raising=False, usage=usage, run=run_id)
 
     def subgoals(self, names: Iterable[str]) -> None:
         """Declare what is to be done, in order. Names already declared are left where they are."""
@@ -372,7 +355,7 @@ class Recorder:
             if not isinstance(name, str) or not name:
                 raise UsageError(f"subgoals() takes names that are text, not {name!r}")
         self.has_subgoals = True
-        self._record(SubgoalsDeclared, names=declared)
+        self._record(events.SubgoalsDeclared, names=declared)
 
     def complete(self, name: str) -> None:
         """Note a declared subgoal as done. Raises UsageError for one that was not declared."""
@@ -381,7 +364,7 @@ class Recorder:
         if name not in declared:
             known = ", ".join(declared) or "none"
             raise UsageError(f"complete({name!r}): no such subgoal; declared are: {known}")
-        self._record(SubgoalCompleted, name=name)
+        self._record(events.SubgoalCompleted, name=name)
 
     def compensator(
         self, function: Callable[..., Any], *args: Any, name: str | None = None
@@ -431,7 +414,7 @@ class Recorder:
             shown, exact = plain_noting(list(args))
             told = tuple(shown) if exact else None
         seq = self._record(
-            CompensatorRegistered,
+            events.CompensatorRegistered,
             name=name or name_of(undo.function),
             key=key,
             args=told,
@@ -455,15 +438,15 @@ class Recorder:
         self._attend(event, raising=False, pump=False)
         return event.index
 
-    def notice(self, kind: Callable[..., Event], /, **fields: Any) -> None:
+    def notice(self, kind: Callable[..., events.Event], /, **fields: Any) -> None:
         """Record what watching has found, whatever becomes of the attempt."""
         self._record(kind, raising=False, **fields)
 
-    def _attend(self, event: Event, *, raising: bool = True, pump: bool = True) -> None:
+    def _attend(self, event: events.Event, *, raising: bool = True, pump: bool = True) -> None:
         """Tell the observers of an event, hold it against the limits, and have a step watched."""
         if self.session.busy:
             self._tell(event, raising=raising, pump=pump)
-        if not self._watched or self.over or not isinstance(event, StepRecorded):
+        if not self._watched or self.over or not isinstance(event, events.StepRecorded):
             return
         watcher = self._watcher or self._begin_to_watch()
         if watcher is not None:
@@ -471,7 +454,7 @@ class Recorder:
         if raising and self.alert:
             self.refuse()
 
-    def _tell(self, event: Event, *, raising: bool, pump: bool = True) -> None:
+    def _tell(self, event: events.Event, *, raising: bool, pump: bool = True) -> None:
         session = self.session
         if session.config.observers:
             session.tell(event)
@@ -498,7 +481,9 @@ class Recorder:
         self._watched = False
         self._watcher = None
 
-    def _record(self, kind: Callable[..., Event], /, *, raising: bool = True, **fields: Any) -> int:
+    def _record(
+        self, kind: Callable[..., events.Event], /, *, raising: bool = True, **fields: Any
+    ) -> int:
         event = self.session.put(kind, attempt=self.number, **fields)
         if self.session.busy:
             self._attend(event, raising=raising)
@@ -862,7 +847,7 @@ class Recorder:
                 if self.calls_open:
                     text += ": a call with an effect is finished first"
                 event = session.put_locked(
-                    WatchNoticed,
+                    events.WatchNoticed,
                     attempt=self.number,
                     response="unstopped",
                     rule="watch.interrupt",

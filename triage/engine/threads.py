@@ -14,7 +14,7 @@ from contextvars import ContextVar, copy_context
 from threading import Thread
 from typing import Any
 
-from triage.core import logger
+from triage.core.observers import logger
 
 from .run import Carried, current
 

@@ -24,34 +24,17 @@ from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from triage.core import (
-    HIDDEN,
-    MARK,
-    UNSAFE,
-    Call,
-    Effect,
-    ErrorInfo,
-    ResultLost,
-    Step,
-    TriageError,
-    UsageError,
-    canonical,
-    canonical_items,
-    check_count,
-    check_number,
-    check_word,
-    digest,
-    effect_of,
-    infer_effect,
-    label_of,
-    logger,
-    misuse,
-    plain,
-    plain_noting,
-    redact,
-)
+from triage.core import errors
+from triage.core.failures import ErrorInfo
+from triage.core.json_values import MARK, canonical, canonical_items, digest, plain, plain_noting
 from triage.core.large_values import is_cut
-from triage.strategies import Backoff, Preset
+from triage.core.observers import logger
+from triage.core.redaction import redact
+from triage.core.secret_shapes import HIDDEN
+from triage.core.state import Call, label_of
+from triage.core.steps import Step, effect_of
+from triage.core.taxonomy import UNSAFE, Effect, infer_effect
+from triage.strategies.ready_made import Backoff, Preset
 
 if TYPE_CHECKING:
     from .calls import Run
@@ -108,7 +91,7 @@ class Function(Struct, frozen=True, eq=False, weakref=True):
     def check_bound(self) -> None:
         """Raise UsageError for a method called through its class, where the task would be its `self`."""
         if self.of_instance:
-            raise UsageError(
+            raise errors.UsageError(
                 f"{self.name} is a method and was called through its class; call it through an instance, "
                 "or give the instance before the task"
             )
@@ -118,14 +101,16 @@ class Function(Struct, frozen=True, eq=False, weakref=True):
         self.check_bound()
         for name in kwargs:
             if name in _INJECTED and any(name == injected for injected, _ in self.injected):
-                raise UsageError(f"{name} is filled by the run; do not give it to run() as well")
+                raise errors.UsageError(
+                    f"{name} is filled by the run; do not give it to run() as well"
+                )
             if self.known is not None and name not in self.known:
                 known = ", ".join(sorted(self.known)) or "none but the task"
-                raise UsageError(f"{self.name} takes no parameter {name}; it takes: {known}")
+                raise errors.UsageError(f"{self.name} takes no parameter {name}; it takes: {known}")
         missing = self.wanted - kwargs.keys()
         if missing:
             names = ", ".join(sorted(missing))
-            raise UsageError(f"{self.name} needs {names}; give it as run(task, {names}=…)")
+            raise errors.UsageError(f"{self.name} needs {names}; give it as run(task, {names}=…)")
 
 
 def read_function(function: Any, *, bound: bool) -> Function:
@@ -135,16 +120,16 @@ def read_function(function: Any, *, bound: bool) -> Function:
     """
     name = getattr(function, "__qualname__", type(function).__name__)
     if inspect.isclass(function):
-        raise UsageError(
+        raise errors.UsageError(
             f"an agent must be a function, not the class {name}; give a method of an instance, or "
             f"triage.wrap({name}(…)) for an agent of a framework"
         )
     if not callable(function):
-        raise UsageError(f"an agent must be a function, not {type(function).__name__}")
+        raise errors.UsageError(f"an agent must be a function, not {type(function).__name__}")
     try:
         signature = inspect.signature(function)
     except ValueError:
-        raise UsageError(f"{name} has no signature to read; wrap it in a function") from None
+        raise errors.UsageError(f"{name} has no signature to read; wrap it in a function") from None
     except TypeError:  # it has the attributes of a function, and their values are no function's
         signature = inspect.signature(MethodType(type(function).__call__, function))
     parameters = list(signature.parameters.values())
@@ -152,15 +137,17 @@ def read_function(function: Any, *, bound: bool) -> Function:
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     leading = 2 if not bound and positional and positional[0].name in ("self", "cls") else 1
     if len(positional) < leading and not takes_any:
-        raise UsageError(f"{name} takes no task; its first parameter must be the task")
+        raise errors.UsageError(f"{name} takes no task; its first parameter must be the task")
     if positional and positional[leading - 1].name in _INJECTED:
-        raise UsageError(
+        raise errors.UsageError(
             f"the first parameter of {name} must be the task, not {positional[leading - 1].name}"
         )
     rest = [p for p in parameters if p not in positional[:leading]]
     for p in rest:
         if p.kind is p.POSITIONAL_ONLY and p.default is p.empty:
-            raise UsageError(f"{name} takes {p.name} by position only; only the task is given so")
+            raise errors.UsageError(
+                f"{name} takes {p.name} by position only; only the task is given so"
+            )
     keywords = [p for p in rest if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     _refuse_misspelt(name, keywords)
@@ -201,7 +188,7 @@ def _refuse_misspelt(name: str, keywords: list[inspect.Parameter]) -> None:
             continue
         for meant in _INJECTED:
             if meant != "run" and meant not in names and _is_one_edit(p.name, meant):
-                raise UsageError(
+                raise errors.UsageError(
                     f"{name} takes {p.name}, which no run fills; did you mean {meant}? A parameter that "
                     "run(…) is to be given needs another name, a default or the annotation of its data"
                 )
@@ -237,7 +224,7 @@ def _kind(function: Any, name: str) -> str:
     if any(inspect.iscoroutinefunction(candidate) for candidate in candidates):
         return "async"
     if any(inspect.isgeneratorfunction(candidate) for candidate in candidates):
-        raise UsageError(
+        raise errors.UsageError(
             f"{name} is a sync generator; make it an async generator to stream from it"
         )
     if not inspect.isroutine(function):
@@ -424,7 +411,7 @@ def _unmarked(data: Any) -> Any:
 _PERMANENT = frozenset({400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422, 501, 505})
 """HTTP statuses that a repeated request would get again."""
 _MISTAKES = (
-    TriageError, TypeError, AttributeError, NameError, ImportError, AssertionError,
+    errors.TriageError, TypeError, AttributeError, NameError, ImportError, AssertionError,
     NotImplementedError,
 )  # fmt: skip
 """Errors of the program, which a retry cannot mend."""
@@ -439,13 +426,15 @@ def tries_of(field: str, value: object) -> Preset | None:
     if value is None:
         return None
     if isinstance(value, Backoff):
-        raise misuse(field, value, "a number of retries or a Preset", "write Preset(3, Backoff(…))")
+        raise errors.misuse(
+            field, value, "a number of retries or a Preset", "write Preset(3, Backoff(…))"
+        )
     if isinstance(value, Preset):
-        check_count(f"{field} attempts", value.attempts, 1, "1 never retries")
+        errors.check_count(f"{field} attempts", value.attempts, 1, "1 never retries")
         if not isinstance(value.backoff, Backoff):
-            raise misuse(f"{field} backoff", value.backoff, "a Backoff")
+            raise errors.misuse(f"{field} backoff", value.backoff, "a Backoff")
         return value if value.retries else None
-    check_count(field, value, 0, "0 never retries")
+    errors.check_count(field, value, 0, "0 never retries")
     assert isinstance(value, int)
     return Preset(value + 1, Backoff()) if value else None
 
@@ -505,7 +494,7 @@ class Compensator:
         self, function: Callable[..., Any], *, retries: int | Preset | None = None
     ) -> None:
         if not callable(function):
-            raise misuse("Compensator.function", function, "a function")
+            raise errors.misuse("Compensator.function", function, "a function")
         self.function = function
         self.tries = tries_of("Compensator.retries", retries)
         declare(self)
@@ -639,21 +628,23 @@ class Tool:
         name: str | None = None,
     ) -> None:
         if name is not None and not isinstance(name, str):
-            raise UsageError(f"tool(name=…) must be text or None, not {type(name).__name__}")
+            raise errors.UsageError(f"tool(name=…) must be text or None, not {type(name).__name__}")
         self.function = function
         self.name = str(name or getattr(function, "__name__", type(function).__name__))
         try:
             self.effect = effect_of("tool(effect=…)", Effect.UNKNOWN if effect is None else effect)
         except ValueError as error:
-            raise UsageError(str(error)) from None
+            raise errors.UsageError(str(error)) from None
         for option, value in (("compensate", compensate), ("key", key)):
             if value is not None and not callable(value):
-                raise UsageError(f"tool({option}=…) must be a function, not {type(value).__name__}")
+                raise errors.UsageError(
+                    f"tool({option}=…) must be a function, not {type(value).__name__}"
+                )
         if timeout is not None:
-            check_number("tool(timeout=…)", timeout, "seconds", above=True)
-        check_word("tool(match=…)", match, ("arguments", "position"))
+            errors.check_number("tool(timeout=…)", timeout, "seconds", above=True)
+        errors.check_word("tool(match=…)", match, ("arguments", "position"))
         if match == "position" and self.effect in UNSAFE:
-            raise UsageError(
+            raise errors.UsageError(
                 f'tool(match="position") is for calls that may be made again: say effect="read" for '
                 f"{self.name}; what must not happen twice is known by its arguments"
             )
@@ -714,14 +705,14 @@ class Tool:
             known_by = self.key(**named)
             try:
                 return digest(salt, canonical(known_by, "key"))
-            except UsageError:
-                raise UsageError(
+            except errors.UsageError:
+                raise errors.UsageError(
                     f"tool(key=…) of {self.name} returned a value of type {type(known_by).__name__}, "
                     "which has no exact JSON form; return text or numbers, or a list or dict of them"
                 ) from None
         try:
             text = canonical_items(self._known_by, bound)
-        except UsageError:
+        except errors.UsageError:
             if not self.by_position:
                 raise
             # A call matched by position needs no exact form.
@@ -783,7 +774,7 @@ def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
         why = "it held a secret, which no store keeps"
     else:
         why = "give the tool a return annotation pydantic can validate, or return a value of JSON types"
-    raise ResultLost(
+    raise errors.ResultLost(
         f"{tool.name} completed, but its result cannot be read back here; {why}. What is known of it: "
         f"{known}",
         tool=tool.name,
@@ -796,26 +787,30 @@ def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
     if any(map(inspect.isgeneratorfunction, (function, called))) or any(
         map(inspect.isasyncgenfunction, (function, called))
     ):
-        raise UsageError(
+        raise errors.UsageError(
             f"tool {name} is a generator, whose result is never complete; return a list, or record "
             "its steps by hand with record_step"
         )
     try:
         return inspect.signature(function)
     except ValueError:
-        raise UsageError(
+        raise errors.UsageError(
             f"tool {name} has no signature to read its arguments from; wrap it in a function"
         ) from None
 
 
 def _ignored(ignore: object, name: str, signature: inspect.Signature) -> frozenset[str]:
     if isinstance(ignore, str):
-        raise UsageError(f'tool(ignore=…) takes names in a tuple; write ignore=("{ignore}",)')
+        raise errors.UsageError(
+            f'tool(ignore=…) takes names in a tuple; write ignore=("{ignore}",)'
+        )
     if not isinstance(ignore, tuple | list | frozenset | set):
-        raise UsageError(f"tool(ignore=…) takes names in a tuple, not {type(ignore).__name__}")
+        raise errors.UsageError(
+            f"tool(ignore=…) takes names in a tuple, not {type(ignore).__name__}"
+        )
     unknown = {str(entry) for entry in ignore} - signature.parameters.keys()
     if unknown:
-        raise UsageError(
+        raise errors.UsageError(
             f"tool(ignore=…) names {', '.join(sorted(unknown))}, but {name} takes "
             f"{', '.join(signature.parameters) or 'nothing'}"
         )
@@ -881,7 +876,7 @@ def current_call() -> CurrentCall:
     """Return the recorded call that the calling code runs in. Raises UsageError outside of one."""
     call = calling.get()
     if call is None:
-        raise UsageError(
+        raise errors.UsageError(
             "current_call() was called outside of a recorded call; use it inside a @triage.tool "
             "function, or one given to run.call, while an agent runs"
         )
@@ -939,7 +934,7 @@ def _any(task: Any, **arguments: Any) -> None:
 def _named(name: str, value: Any) -> str:
     try:
         return f'"{name}":{canonical(value, name)}'
-    except UsageError:
+    except errors.UsageError:
         return f'"{name}"'
 
 
@@ -958,7 +953,7 @@ def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:
     if isinstance(known, Tool):
         return known, owner
     if not callable(function):
-        raise UsageError(f"run.call() takes a function, not {type(function).__name__}")
+        raise errors.UsageError(f"run.call() takes a function, not {type(function).__name__}")
     try:
         return _undeclared(function), owner
     except TypeError:  # an unhashable callable

@@ -9,26 +9,22 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from triage.core import (
+from triage.core.actions import Replan
+from triage.core.constructors import Struct
+from triage.core.events import (
     ApprovalAsked,
     ApprovalGiven,
     AttemptFailed,
-    Effect,
     Event,
-    Replan,
     RunResumed,
     StepRecorded,
-    digest,
-    infer_effect,
-    is_reused,
-    logger,
-    names_a_change,
-    plain,
-    quote,
 )
-from triage.core.constructors import Struct
+from triage.core.json_values import digest, plain
 from triage.core.messages.neutral import Asked
-from triage.core.quoting import as_json
+from triage.core.observers import logger
+from triage.core.quoting import as_json, quote
+from triage.core.state import is_reused
+from triage.core.taxonomy import Effect, infer_effect, names_a_change
 
 from .asked_calls import answered_by, asked_in
 from .journal import Session

@@ -8,21 +8,18 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from triage.classifiers import LOOP, Calls, Finding, Loop, RulesClassifier, Watch
-from triage.core import (
-    Attempt,
-    AttemptStarted,
-    Constraint,
-    Diagnosis,
-    Event,
-    FailureType,
-    Step,
-    StepRecorded,
-    WatchNoticed,
-    is_reused,
-    logger,
-)
+from triage.classifiers.detectors.finding import LOOP, Finding
+from triage.classifiers.detectors.loops import Calls, Loop
+from triage.classifiers.detectors.watch import Watch
+from triage.classifiers.rules import RulesClassifier
+from triage.core.diagnosis import Diagnosis
+from triage.core.events import AttemptStarted, Event, StepRecorded, WatchNoticed
+from triage.core.failures import Attempt
 from triage.core.large_values import json_of
+from triage.core.observers import logger
+from triage.core.state import is_reused
+from triage.core.steps import Constraint, Step
+from triage.core.taxonomy import FailureType
 
 from .options import Watching
 
