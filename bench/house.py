@@ -74,6 +74,7 @@ class Module:
         self.text = path.read_text(encoding="utf-8")
         self.lines = self.text.count("\n")
         self.late = self.typing_blocks = 0
+        self._named: set[str] = set()
         self._is_package = path.name == "__init__.py"
         tree = ast.parse(self.text)
         self.imports = tuple(self._imports(tree.body, late=False))
@@ -91,6 +92,7 @@ class Module:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self.late += late
                 base = f"{self._base(node)}." if isinstance(node, ast.ImportFrom) else ""
+                self._named |= {f"{base}{one.name}" for one in node.names if one.asname is None}
                 yield from (f"{base}{one.name}" for one in node.names)
             elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
                 self.typing_blocks += 1
@@ -110,7 +112,7 @@ class Module:
 
     def shadows(self, modules: Container[str]) -> int:
         """How many local names are equal to that of a module of the package that this file imports."""
-        imported = {one.rpartition(".")[2] for one in self.imports if one in modules}
+        imported = {one.rpartition(".")[2] for one in self._named if one in modules}
         return sum(times for name, times in self._bound.items() if name in imported)
 
     @staticmethod

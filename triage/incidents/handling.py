@@ -455,10 +455,10 @@ def error_line(error: BaseException) -> str:
     return redact(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def recovers(*agents: AgentLike, group: TaskGroup | None = None) -> model.Hook:
+def recovers(*runners: AgentLike, group: TaskGroup | None = None) -> model.Hook:
     """Make a hook that takes over a recorded run with `agent.recover`.
 
-    agents: the agents or orchestrators of the store's runs, by name. group: a task group in which the
+    runners: the agents or orchestrators of the store's runs, by name. group: a task group in which the
     run continues after the hook has returned; without one, the hook returns when the run has ended, so
     its deadline must be longer than a run. A run that has found another owner is left alone. A dead
     letter is taken over by force. A run that is suspended again counts as recovered. A run of another
@@ -467,10 +467,10 @@ def recovers(*agents: AgentLike, group: TaskGroup | None = None) -> model.Hook:
     Raises UsageError for anything but agents, and for two with the same name.
     """
     found: list[Agent[Any]] = []
-    for given in agents:
-        one = underlying_agent(given)
+    for runner in runners:
+        one = underlying_agent(runner)
         if one is None:
-            raise UsageError(f"recovers() takes agents, not {type(given).__name__}")
+            raise UsageError(f"recovers() takes agents, not {type(runner).__name__}")
         found.append(one)
     own = {one.name: one for one in found}
     if not found or len(own) < len(found):
