@@ -29,7 +29,7 @@ from triage.core.redaction import redacting
 from triage.core.state import RunState, active_seconds
 from triage.core.steps import NO_USAGE, Usage
 from triage.core.waiting import Waits
-from triage.stores.base import ticks
+from triage.stores.clock import ticks
 from triage.strategies.limits import Limits
 
 from .config import Config, soon

@@ -34,7 +34,8 @@ from triage.core.redaction import Redactor
 from triage.core.taxonomy import FailureType
 from triage.core.waiting import Waits
 from triage.core.wire import redacted
-from triage.stores.base import Store, ticks
+from triage.stores.base import Store
+from triage.stores.clock import ticks
 from triage.stores.rows import Outgoing
 from triage.stores.writer import ThreadWaiter, Waiter, slow_store
 

@@ -34,7 +34,8 @@ from triage.core.state import RunState, active_seconds, fold
 from triage.core.taxonomy import Cause, FailureType, Severity
 from triage.core.waiting import LONG_WAIT_S
 from triage.reports.analysis import report_of
-from triage.stores.base import Store, ticks
+from triage.stores.base import Store
+from triage.stores.clock import ticks
 from triage.strategies.limits import delay_of
 
 from . import recovery
