@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from triage.core.failures import ErrorInfo
 from triage.core.messages import neutral, reading
+from triage.core.messages.chat import CHAT
 from triage.core.steps import Trajectory
 
 from .trajectories import Conversation, Problem, Problems, Trace, error_named
@@ -67,14 +70,17 @@ class _Assembly:
     def __init__(self, spans: list[Span]) -> None:
         self._spans = spans
         self._conversation = Conversation()
-        tools = [span.attributes for span in spans if _operation(span) == _TOOL]
         # A call with a span of its own is not read from the messages too.
-        self._own_ids = {given.get("gen_ai.tool.call.id") for given in map(_hashable, tools)}
-        self._own_names = {
-            given.get("gen_ai.tool.name")
-            for given in map(_hashable, tools)
-            if given.get("gen_ai.tool.call.id") is None
-        }
+        self._own_ids: set[str] = set()
+        self._own_names: set[str] = set()
+        for span in spans:
+            if _operation(span) == _TOOL:
+                call = reading.text_or_none(span.attributes.get("gen_ai.tool.call.id"))
+                name = reading.text_or_none(span.attributes.get("gen_ai.tool.name"))
+                if call is not None:
+                    self._own_ids.add(call)
+                elif name is not None:
+                    self._own_names.add(name)
 
     def trajectory(self) -> Trajectory:
         for span in self._spans:
@@ -90,7 +96,7 @@ class _Assembly:
             elif operation in _MODEL:
                 self._model(span)
             elif operation:
-                self._hear(_inputs(span))
+                self._hear(_said(span, "input"))
         made = self._conversation.trajectory()
         root = self._root()
         if root.succeeded:
@@ -119,8 +125,8 @@ class _Assembly:
 
     def _model(self, span: Span) -> None:
         given, fault = span.attributes, span.fault
-        self._hear(_inputs(span))
-        said = _outputs(span)
+        self._hear(_said(span, "input"))
+        said = _said(span, "output")
         endings = [one.ended for one in said if one.ended]
         endings += reading.listed(given.get("gen_ai.response.finish_reasons"))
         counts = {
@@ -147,7 +153,7 @@ class _Assembly:
         steps[-1].update(ending)
 
     def _has_span(self, call: neutral.Asked) -> bool:
-        return call.name in self._own_names or (bool(call.id) and call.id in self._own_ids)
+        return call.name in self._own_names or call.id in self._own_ids
 
     def _hear(self, said: list[neutral.Message]) -> None:
         """Take the task, and results of calls without a span, from a model's input."""
@@ -157,13 +163,6 @@ class _Assembly:
             for result in one.results:
                 if self._conversation.awaits(result.call):
                     self._conversation.result(result, neutral.tell_nobody)
-
-
-def _hashable(given: dict[str, Any]) -> dict[str, str | None]:
-    return {
-        name: reading.text_or_none(given.get(name))
-        for name in ("gen_ai.tool.call.id", "gen_ai.tool.name")
-    }
 
 
 def _ending(span: Span, fault: ErrorInfo | None) -> dict[str, Any]:
@@ -209,22 +208,18 @@ class Span(NamedTuple):
         if isinstance(kind, str) and kind.isdecimal():
             status, kind = reading.number(kind), None
         code = None if status is None else int(status)
-        if raised:
-            given = raised[-1]
-            name = (
-                reading.as_text(given.get("exception.type")) or reading.as_text(kind) or "Exception"
-            )
-            text = reading.as_text(given.get("exception.message")) or self.message
-            return error_named(name, text, status_code=code)
+        given = raised[-1] if raised else {}
+        name = reading.as_text(given.get("exception.type")) or reading.as_text(kind)
+        text = reading.as_text(given.get("exception.message")) or self.message
         return error_named(
-            reading.as_text(kind) or "Exception", self.message or "it failed", status_code=code
+            name or "Exception", text or ("" if raised else "it failed"), status_code=code
         )
 
 
 def _spans_of(value: Any, line: int, tell: neutral.Tell) -> Iterator[Span]:
     found = False
-    for resource in reading.listed(_either(value, "resourceSpans", "resource_spans")):
-        scopes = _either(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")
+    for resource in reading.listed(_field(value, "resourceSpans")):
+        scopes = _field(resource, "scopeSpans") or _field(resource, "instrumentationLibrarySpans")
         for scope in reading.listed(scopes):
             for entry in reading.listed(reading.mapping(scope).get("spans")):
                 found = True
@@ -242,12 +237,12 @@ def _span(entry: dict[str, Any], line: int) -> Span:
     events = [reading.mapping(event) for event in reading.listed(entry.get("events"))]
     return Span(
         line,
-        reading.as_text(_either(entry, "traceId", "trace_id")),
-        reading.as_text(_either(entry, "spanId", "span_id")),
-        reading.as_text(_either(entry, "parentSpanId", "parent_span_id")),
+        reading.as_text(_field(entry, "traceId")),
+        reading.as_text(_field(entry, "spanId")),
+        reading.as_text(_field(entry, "parentSpanId")),
         reading.as_text(entry.get("name")),
-        reading.number(_either(entry, "startTimeUnixNano", "start_time_unix_nano")) or 0.0,
-        reading.number(_either(entry, "endTimeUnixNano", "end_time_unix_nano")) or 0.0,
+        reading.number(_field(entry, "startTimeUnixNano")) or 0.0,
+        reading.number(_field(entry, "endTimeUnixNano")) or 0.0,
         _attributes_of(entry.get("attributes")),
         [
             (reading.as_text(event.get("name")), _attributes_of(event.get("attributes")))
@@ -258,12 +253,12 @@ def _span(entry: dict[str, Any], line: int) -> Span:
     )
 
 
-def _attributes_of(value: object) -> dict[str, Any]:
+def _attributes_of(value: object, depth: int = _DEEPEST) -> dict[str, Any]:
     """Read attributes: a list of keys and typed values as in OTLP, or a plain object."""
     if isinstance(value, dict):
         return value
     return {
-        entry["key"]: _value_of(entry.get("value"), _DEEPEST)
+        entry["key"]: _value_of(entry.get("value"), depth)
         for entry in map(reading.mapping, reading.listed(value))
         if isinstance(entry.get("key"), str)
     }
@@ -274,29 +269,30 @@ def _value_of(value: object, depth: int) -> Any:
     if not isinstance(value, dict) or len(value) != 1 or depth == 0:
         return value
     ((kind, held),) = value.items()
-    if kind in ("intValue", "int_value"):
-        try:
-            return int(held)
-        except (TypeError, ValueError, OverflowError):
+    match str(kind).replace("_", "").lower():
+        case "intvalue":
+            try:
+                return int(held)
+            except (TypeError, ValueError, OverflowError):
+                return held
+        case "arrayvalue":
+            items = reading.listed(reading.mapping(held).get("values"))
+            return [_value_of(item, depth - 1) for item in items]
+        case "kvlistvalue":
+            return _attributes_of(reading.mapping(held).get("values"), depth - 1)
+        case _:
             return held
-    if kind in ("arrayValue", "array_value"):
-        return [
-            _value_of(item, depth - 1)
-            for item in reading.listed(reading.mapping(held).get("values"))
-        ]
-    if kind in ("kvlistValue", "kvlist_value"):
-        return {
-            reading.as_text(reading.mapping(item).get("key")): _value_of(
-                reading.mapping(item).get("value"), depth - 1
-            )
-            for item in reading.listed(reading.mapping(held).get("values"))
-        }
-    return held
 
 
-def _either(value: object, *names: str) -> Any:
+_CAPITAL = re.compile("[A-Z]")
+
+
+def _field(value: object, name: str) -> Any:
+    """Return a field under its name in camel case, or in snake case as some exporters write it."""
     found = reading.mapping(value)
-    return next((found[name] for name in names if name in found), None)
+    if name in found:
+        return found[name]
+    return found.get(_CAPITAL.sub(lambda capital: f"_{capital[0].lower()}", name))
 
 
 # A model's input and output, in each version of the conventions ---------------------------------------
@@ -304,102 +300,66 @@ def _either(value: object, *names: str) -> Any:
 _INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d{1,4})\.(.+)", re.DOTALL)
 _INDEXED_CALL = re.compile(r"tool_calls\.(\d{1,4})\.(id|name|arguments)")
 _MOST = 1_000
-_ROLES: Mapping[str, neutral.Role] = {"user": "user", "assistant": "model", "tool": "tool"}
+_EVENTS = {
+    "input": {"gen_ai.user.message": "user", "gen_ai.tool.message": "tool"},
+    "output": {"gen_ai.choice": "assistant"},
+}
+"""Events that are a message of a model's input or output, and the roles that speak."""
+_DETAILS = "gen_ai.client.inference.operation.details"
 
 
-def _inputs(span: Span) -> list[neutral.Message]:
-    """Return the model's input, from attributes, else events, else indexed attributes."""
-    found = _messages(span, "gen_ai.input.messages")
-    if found:
-        return found
-    said: list[neutral.Message] = []
-    for name, given in span.events:
-        body = _body(given)
-        if name in ("gen_ai.user.message", "gen_ai.tool.message"):
-            said.append(_message({"role": name.split(".")[1], **body}))
-        elif name == "gen_ai.content.prompt":
-            said += _all(reading.arguments(given.get("gen_ai.prompt")))
-    return said or _indexed(span.attributes, "prompt")
+def _said(span: Span, kind: Literal["input", "output"]) -> list[neutral.Message]:
+    """Return a model's input or output, from attributes, else events, else indexed attributes."""
+    newest, older = f"gen_ai.{kind}.messages", "prompt" if kind == "input" else "completion"
+    holders = [span.attributes, *(given for name, given in span.events if name == _DETAILS)]
+    found = _entries(next((held[newest] for held in holders if held.get(newest) is not None), None))
+    if not found:
+        for name, given in span.events:
+            if name == f"gen_ai.content.{older}":
+                found += _entries(given.get(f"gen_ai.{older}"))
+            elif name in _EVENTS[kind]:
+                # The fields may be in one JSON text, and the message one of them.
+                fields = reading.mapping(reading.arguments(given.get("gen_ai.event.content")))
+                body = {"role": _EVENTS[kind][name], **given, **fields}
+                found.append({**body, **reading.mapping(reading.arguments(body.get("message")))})
+    if not found:
+        found = _indexed(span.attributes, older)
+    speaker = {"role": "assistant"} if kind == "output" else {}
+    return [_message({**entry, **speaker}) for entry in found[:_MOST]]
 
 
-def _outputs(span: Span) -> list[neutral.Message]:
-    """Return the model's output, from attributes, else events, else indexed attributes."""
-    found = _messages(span, "gen_ai.output.messages")
-    if found:
-        return found
-    said: list[neutral.Message] = []
-    for name, given in span.events:
-        if name == "gen_ai.choice":
-            body = _body(given)
-            message = {**body, **reading.mapping(reading.arguments(body.get("message")))}
-            said.append(_message({"role": "assistant", **message}))
-        elif name == "gen_ai.content.completion":
-            said += _all(reading.arguments(given.get("gen_ai.completion")))
-    return said or _indexed(span.attributes, "completion")
-
-
-def _messages(span: Span, name: str) -> list[neutral.Message]:
-    value = span.attributes.get(name)
-    for event, given in span.events:
-        if value is None and event == "gen_ai.client.inference.operation.details":
-            value = given.get(name)
-    return _all(reading.arguments(value))
-
-
-def _all(value: object) -> list[neutral.Message]:
-    entries = value if isinstance(value, list) else [value]
-    return [_message(entry) for entry in entries[:_MOST] if isinstance(entry, dict)]
-
-
-def _body(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of an event, which may be one JSON text."""
-    return {**given, **reading.mapping(reading.arguments(given.get("gen_ai.event.content")))}
+def _entries(value: object) -> list[dict[str, Any]]:
+    found = reading.arguments(value)
+    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
 
 
 def _message(entry: Mapping[str, Any]) -> neutral.Message:
-    said = reading.as_text(entry.get("role"))
-    role = _ROLES.get(said, "system")
-    ended = reading.text_or_none(entry.get("finish_reason"))
-    parts = entry.get("parts")
-    calls = _calls(reading.listed(reading.arguments(entry.get("tool_calls"))))
-    if not isinstance(parts, list):
-        content = reading.arguments(entry.get("content"))
-        if role == "tool":
-            call = reading.as_text(entry.get("id", entry.get("tool_call_id")))
-            return neutral.Message(
-                role, results=(neutral.Result(call, reading.result_value(content)),)
-            )
-        words = reading.content_text(content if isinstance(content, list) else entry.get("content"))
-        return neutral.Message(role, words, calls, ended=ended)
-    found = [reading.mapping(part) for part in parts[:_MOST]]
-    words = "\n".join(
-        reading.as_text(part.get("content")) for part in found if part.get("type") == "text"
-    )
+    """Read a chat message, or one with parts as in the newest conventions."""
+    content = reading.arguments(entry.get("content"))
+    if not isinstance(content, list) and entry.get("role") != "tool":
+        content = entry.get("content")
+    calls = reading.listed(reading.arguments(entry.get("tool_calls")))
+    parts = [reading.mapping(part) for part in reading.listed(entry.get("parts"))[:_MOST]]
+    if parts:
+        texts = (part.get("content") for part in parts if part.get("type") == "text")
+        content = "\n".join(map(reading.as_text, texts))
+        calls = [*calls, *(part for part in parts if part.get("type") == "tool_call")]
+    named = [
+        {"id": call.get("id"), "function": function}
+        for call in map(reading.mapping, calls)
+        if (function := reading.mapping(call.get("function")) or call).get("name")
+    ]
+    call_id = entry.get("id", entry.get("tool_call_id"))
+    found = CHAT.read({**entry, "content": content, "tool_call_id": call_id, "tool_calls": named})
     results = tuple(
         neutral.Result(reading.as_text(part.get("id")), part.get("response", part.get("result")))
-        for part in found
+        for part in parts
         if part.get("type") == "tool_call_response"
     )
-    calls += _calls(part for part in found if part.get("type") == "tool_call")
-    return neutral.Message(role, words, calls, results, ended=ended)
+    return replace(found, results=results) if parts else found
 
 
-def _calls(entries: Iterable[object]) -> tuple[neutral.Asked, ...]:
-    made: list[neutral.Asked] = []
-    for entry in entries:
-        call = reading.mapping(entry)
-        inner = reading.mapping(call.get("function")) or call
-        name = reading.text_or_none(inner.get("name"))
-        if name is not None:
-            made.append(
-                neutral.Asked(
-                    reading.as_text(call.get("id")), name, reading.arguments(inner.get("arguments"))
-                )
-            )
-    return tuple(made)
-
-
-def _indexed(attributes: Mapping[str, Any], kind: str) -> list[neutral.Message]:
+def _indexed(attributes: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
     """Read messages whose index is in the attribute's name: `gen_ai.completion.0.content`."""
     found: dict[int, dict[str, Any]] = {}
     calls: dict[int, dict[int, dict[str, Any]]] = {}
@@ -416,4 +376,4 @@ def _indexed(attributes: Mapping[str, Any], kind: str) -> list[neutral.Message]:
             calls.setdefault(place, {}).setdefault(int(call[1]), {})[call[2]] = value
     for place, made in calls.items():
         found[place]["tool_calls"] = [made[at] for at in sorted(made)]
-    return [_message(found[place]) for place in sorted(found)]
+    return [found[place] for place in sorted(found)]
