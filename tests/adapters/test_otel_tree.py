@@ -25,6 +25,7 @@ from triage.core.events import (
     AttemptStarted,
     CallStarted,
     Event,
+    Origin,
     PlanRouted,
     RunFinished,
     RunStarted,
@@ -199,6 +200,12 @@ class TestWhatIsTold:
         assert {span.name: span.attributes["triage.incomplete"] for span in spans} == dict.fromkeys(
             ("execute_tool look", "plan a", "triage.attempt", "invoke_agent a"), True
         )
+
+    def test_what_is_open_in_copied_events_belongs_to_the_original_run(self) -> None:
+        origin = Origin(run_id="other", at=0, events=3, salt="")
+        started = RunStarted(run_id="r", seq=0, time=1.0, agent="a", origin=origin)
+        attempt = AttemptStarted(run_id="r", seq=1, time=2.0, attempt=1)
+        assert tree_of([[started, attempt]]) == ([], [])
 
     def test_the_trace_of_the_code_that_started_the_run_goes_on(self) -> None:
         caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
