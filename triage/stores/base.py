@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from triage.core import (
-    AttemptFailed,
-    CallFinished,
-    CompensatorRan,
+from triage.core.errors import (
     DeadLetter,
-    Event,
     RunBusy,
-    RunFinished,
     RunOver,
-    RunResumed,
-    RunStarted,
-    RunSuspended,
     StaleWriter,
     UnknownRun,
     check_count,
     check_number,
+)
+from triage.core.events import (
+    AttemptFailed,
+    CallFinished,
+    CompensatorRan,
+    Event,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
 )
 
 
@@ -205,6 +209,10 @@ class Owned(NamedTuple):
     claimant: str = ""
 
 
+Change = Callable[[Owned | None, float], Owned]
+"""Makes the new row of a run from its row, None for an unknown run, and the store's time."""
+
+
 def told_by(event: Event) -> tuple[str, str | None] | None:
     """Return the status an event gives its run and the digest of its token; None for no change."""
     if isinstance(event, RunStarted | RunResumed):
@@ -237,12 +245,12 @@ def claimed(
     *,
     force: bool,
     revive: bool,
-    claimant: str = "",
+    claimant: str,
 ) -> Owned:
     """Return the row after a claim, or after putting the run aside as a dead letter; see `claim_of`."""
     if row is None:
         raise UnknownRun(f"the store knows no run {run_id}")
-    if claimant and row.claimant == claimant:
+    if row.claimant == claimant:
         return row
     if row.status not in OPEN:
         raise RunOver(f"run {run_id} has ended as {row.status}: read its journal")
@@ -311,6 +319,35 @@ def stale(run_id: str, at: int, epoch: int, row: Owned | None) -> StaleWriter:
         f"run {run_id}: position {at} of epoch {epoch} is stale, the journal has "
         f"{events} events of epoch {newest}"
     )
+
+
+class OwnedStore(ABC):
+    """A store that changes who may write into a run by a function of its row."""
+
+    async def claim(
+        self, run_id: str, *, lease_s: float, force: bool = False, revive: bool = False
+    ) -> Claim:
+        """As in `Store`."""
+        check_lease("claim", lease_s)
+        claimant = os.urandom(8).hex()
+
+        def change(row: Owned | None, now: float) -> Owned:
+            return claimed(run_id, row, now, lease_s, force=force, revive=revive, claimant=claimant)
+
+        return claim_of(run_id, await self._own(run_id, change))
+
+    async def renew(self, run_id: str, *, epoch: int, lease_s: float) -> None:
+        """As in `Store`."""
+        check_lease("renew", lease_s)
+        await self._own(run_id, lambda row, now: renewed(run_id, row, epoch, now, lease_s))
+
+    async def release(self, run_id: str, *, epoch: int) -> None:
+        """As in `Store`."""
+        await self._own(run_id, lambda row, _now: released(run_id, row, epoch))
+
+    @abstractmethod
+    async def _own(self, run_id: str, change: Change) -> Owned:
+        """Change a run's row in one commit; return the new one. Raises what `change` raises."""
 
 
 def check_lease(method: str, lease_s: object) -> None:

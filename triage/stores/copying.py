@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
-from triage.core import DeadLetter, Event, RunRecovered, UnknownRun, UsageError
+from triage.core.errors import DeadLetter, UnknownRun, UsageError
+from triage.core.events import Event, RunRecovered
 
 from .base import MAX_CLAIMS, RunInfo, Store
 

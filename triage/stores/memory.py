@@ -8,20 +8,17 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from triage.core import Event, RunStarted, check_count
+from triage.core.errors import check_count
+from triage.core.events import Event, RunStarted
 
 from .base import (
     OPEN,
-    Claim,
+    Change,
     Owned,
+    OwnedStore,
     RunInfo,
-    check_lease,
     check_prune,
-    claim_of,
-    claimed,
     is_progress,
-    released,
-    renewed,
     stale,
     told_by,
 )
@@ -42,14 +39,17 @@ class _Run(Struct):
     epoch: int = 0
     claims: int = 0
     lease_until: float | None = None
+    claimant: str = ""
     token: str | None = None
 
     def row(self) -> Owned:
-        return Owned(self.status, len(self.events), self.epoch, self.claims, self.lease_until)
+        return Owned(
+            self.status, len(self.events), self.epoch, self.claims, self.lease_until, self.claimant
+        )
 
     def own(self, row: Owned) -> None:
         self.status, self.epoch = row.status, row.epoch
-        self.claims, self.lease_until = row.claims, row.lease_until
+        self.claims, self.lease_until, self.claimant = row.claims, row.lease_until, row.claimant
 
     @property
     def started(self) -> RunStarted | None:
@@ -76,7 +76,7 @@ class _Run(Struct):
         )
 
 
-class MemoryStore:
+class MemoryStore(OwnedStore):
     """Keeps running and suspended runs, and the last `keep` finished ones (1,000 by default).
 
     Safe to share between event loops and threads.
@@ -205,30 +205,10 @@ class MemoryStore:
             run = self._runs.get(run_id)
             return None if run is None else run.info(run_id)
 
-    async def claim(
-        self, run_id: str, *, lease_s: float, force: bool = False, revive: bool = False
-    ) -> Claim:
-        """As in `Store`."""
-        check_lease("claim", lease_s)
-        row = self._own(
-            run_id,
-            lambda row: claimed(run_id, row, _now(), lease_s, force=force, revive=revive),
-        )
-        return claim_of(run_id, row)
-
-    async def renew(self, run_id: str, *, epoch: int, lease_s: float) -> None:
-        """As in `Store`."""
-        check_lease("renew", lease_s)
-        self._own(run_id, lambda row: renewed(run_id, row, epoch, _now(), lease_s))
-
-    async def release(self, run_id: str, *, epoch: int) -> None:
-        """As in `Store`."""
-        self._own(run_id, lambda row: released(run_id, row, epoch))
-
-    def _own(self, run_id: str, change: Callable[[Owned | None], Owned]) -> Owned:
+    async def _own(self, run_id: str, change: Change) -> Owned:
         with self._lock:
             run = self._runs.get(run_id)
-            row = change(None if run is None else run.row())
+            row = change(None if run is None else run.row(), _now())
             if run is not None:
                 run.own(row)
             return row

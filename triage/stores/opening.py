@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from triage.core import UsageError, nearest, redact
+from triage.core.errors import UsageError, nearest
+from triage.core.redaction import redact
 
 from .base import Store
 from .memory import MemoryStore

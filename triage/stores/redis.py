@@ -9,7 +9,9 @@ from urllib.parse import parse_qsl
 
 from anyio import to_thread
 
-from triage.core import Event, StoreCorrupt, StoreUnavailable, UsageError, redact
+from triage.core.errors import StoreCorrupt, StoreUnavailable, UsageError
+from triage.core.events import Event
+from triage.core.redaction import redact
 
 from .base import RunInfo
 from .rows import Row, events_of, info_of

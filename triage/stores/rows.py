@@ -10,19 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NamedTuple, overload
 
-from triage.core import (
-    CallFinished,
-    Event,
-    RunFinished,
-    RunStarted,
-    StateUpdated,
-    StoreCorrupt,
-    StoreError,
-    UsageError,
-    check_number,
-    misuse,
-    wire,
-)
+from triage.core import wire
+from triage.core.errors import StoreCorrupt, StoreError, UsageError, check_number, misuse
+from triage.core.events import CallFinished, Event, RunFinished, RunStarted, StateUpdated
 
 from .base import Owned, RunInfo, is_progress, stale, told_by
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal
 
@@ -20,12 +20,10 @@ from triage.core.errors import (
 )
 from triage.core.events import Event
 
-from .base import Owned, RunInfo
+from .base import Change, Owned, RunInfo
 from .rows import Append, Row, events_of, info_of, packed, refused, row_of
 
 Values = Mapping[str, Any]
-Change = Callable[[Owned | None, float], Owned]
-"""Makes the new row of a run from its row, None for an unknown run, and the store's time."""
 Transaction = Literal["commit", "large", "prune", "read"]
 """Kinds of transaction: appends or changes of owners, appends with large values in it, removal, reading."""
 

@@ -23,19 +23,9 @@ from triage.core.observers import logger
 from triage.core.quoting import quote
 from triage.core.waiting import LONG_WAIT_S, Waits
 
-from .base import (
-    Claim,
-    Owned,
-    RunInfo,
-    check_lease,
-    check_prune,
-    claim_of,
-    claimed,
-    released,
-    renewed,
-)
+from .base import Change, Owned, OwnedStore, RunInfo, check_prune
 from .rows import Append, as_column, fresh, from_column
-from .sql import Change, Driver
+from .sql import Driver
 
 QUEUE = 10_000
 """How many jobs may wait in a queue; `submit` blocks while it is full."""
@@ -526,7 +516,7 @@ def _own(lane: Lane[Driver], jobs: list[Own]) -> None:
                 job.waiter.wake(row)
 
 
-class ThreadedStore:
+class ThreadedStore(OwnedStore):
     """The part that the durable stores share.
 
     connect: opens a connection, or raises StoreError or `Lost`. timeout: seconds after which a store that
@@ -611,27 +601,6 @@ class ThreadedStore:
         where = {"run_id": as_column(run_id)}
         found: list[RunInfo] = await self._reader.call(lambda driver: driver.runs(where, 1))
         return found[0] if found else None
-
-    async def claim(
-        self, run_id: str, *, lease_s: float, force: bool = False, revive: bool = False
-    ) -> Claim:
-        """As in `Store`."""
-        check_lease("claim", lease_s)
-        claimant = os.urandom(8).hex()
-
-        def change(row: Owned | None, now: float) -> Owned:
-            return claimed(run_id, row, now, lease_s, force=force, revive=revive, claimant=claimant)
-
-        return claim_of(run_id, await self._own(run_id, change))
-
-    async def renew(self, run_id: str, *, epoch: int, lease_s: float) -> None:
-        """As in `Store`."""
-        check_lease("renew", lease_s)
-        await self._own(run_id, lambda row, now: renewed(run_id, row, epoch, now, lease_s))
-
-    async def release(self, run_id: str, *, epoch: int) -> None:
-        """As in `Store`."""
-        await self._own(run_id, lambda row, _now: released(run_id, row, epoch))
 
     async def _own(self, run_id: str, change: Change) -> Owned:
         job = Own(run_id, change)
