@@ -216,12 +216,15 @@ async def test_a_tool_that_records_itself_and_has_not_begun_is_asked_for_again(f
     assert world.made.count("send_letter") == 1
 
 
-async def test_a_tool_of_another_agent_does_not_record_for_one_of_the_same_name() -> None:
+@pytest.mark.parametrize("failing", [{"look": 1}, {"send_memo": 1}])
+async def test_a_tool_of_another_agent_does_not_record_for_one_of_the_same_name(
+    failing: dict[str, int],
+) -> None:
     @triage.tool(effect="once")
     async def send_memo(n: int) -> str:
         return "sent"
 
-    world = World(["send_memo"], ["look"], look=1)
+    world = World(["send_memo"], ["look"], **failing)
     with pytest.raises(TriageEscalationError, match="send_memo"):
         await world.agent().run("t")
     assert world.made.count("send_memo") == 1

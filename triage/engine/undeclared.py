@@ -5,8 +5,11 @@ Where the function is called again, they would be made again.
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 from triage.core.actions import Replan
@@ -19,6 +22,7 @@ from triage.core.events import (
     RunResumed,
     StepRecorded,
 )
+from triage.core.foreign import instance_dict
 from triage.core.json_values import digest, plain
 from triage.core.messages.neutral import Asked
 from triage.core.observers import logger
@@ -31,7 +35,7 @@ from .journal import Session
 from .models import MODEL
 from .questions import APPROVAL, Question, ask
 from .run import Recorder
-from .tools import declared_tools
+from .tools import TOOL_ATTRIBUTE, Compensator, declared, whole
 
 SEEN = "wire"
 """In the metadata of a step: it was read off a conversation with a model."""
@@ -101,8 +105,8 @@ def say_called_again(session: Session) -> None:
         for one in asked_in(event.step)
     )
     changing = [tool for tool in asked if infer_effect(tool) is not Effect.READ]
-    recorded = _recorded(session) | _declared()
-    tools = [tool for tool in changing if tool not in recorded]
+    known = _recorded(session) | _held(session) if changing else set()
+    tools = [tool for tool in changing if tool not in known]
     if tools:
         _said.add(name)
         logger.info(
@@ -123,8 +127,38 @@ def _recorded(session: Session) -> set[str]:
     return known | session.recorded_tools
 
 
-def _declared() -> set[str]:
-    return {tool.name for tool in declared_tools()}
+def _held(session: Session) -> set[str]:
+    """Declared tools in the module, closure, object or arguments of the agent's function.
+
+    A tool that is declared anywhere else may be another agent's.
+    """
+    function: Any = inspect.unwrap(whole(session.config.function))
+    owner = getattr(function, "__self__", None)
+    function = getattr(function, "__func__", function)
+    namespaces = (getattr(function, "__globals__", {}), instance_dict(owner), vars(type(owner)))
+    held = [*session.kwargs.values(), *_cells(function)]
+    held += [value for namespace in namespaces for value in namespace.values()]
+    held += [value for place in held for value in _values(place)]
+    known = set(map(id, held))
+    return {
+        getattr(item, TOOL_ATTRIBUTE).name
+        for item in declared()
+        if id(item) in known and not isinstance(item, Compensator)
+    }
+
+
+def _cells(function: Any) -> Iterator[Any]:
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # not filled yet
+            yield cell.cell_contents
+
+
+def _values(place: Any) -> Iterable[Any]:
+    if type(place) is ModuleType:
+        place = instance_dict(place)
+    if type(place) is dict:
+        return place.values()
+    return place if type(place) in (list, tuple, set, frozenset) else ()
 
 
 def open_changes(session: Session) -> list[Change]:
@@ -133,7 +167,10 @@ def open_changes(session: Session) -> list[Change]:
     if recorded or session.config.durability.undeclared == "retry":
         return []
     stands = carries_turns(session)
-    return undeclared_changes(session.events, _recorded(session), stands=stands)
+    known = _recorded(session)
+    if not undeclared_changes(session.events, known, stands=stands):
+        return []
+    return undeclared_changes(session.events, known | _held(session), stands=stands)
 
 
 def undeclared_changes(
@@ -141,8 +178,7 @@ def undeclared_changes(
 ) -> list[Change]:
     """The changes since a person last decided on the run, in the order in which they were asked for.
 
-    known: tools that record their calls. A tool that has ended and is none of them records nothing,
-    whatever declared tool bears its name. stands: a person's decision leaves the changes as they are.
+    known: tools that record their calls. stands: a person's decision leaves them as they are.
     """
     recorded = set(known)
     waiting: list[Asked] = []
@@ -174,9 +210,6 @@ def undeclared_changes(
                         Change(step.tool_called, step.tool_input, ended=True, result=result)
                     )
     open_ = [one for one in waiting if _is_change(one.name, recorded)]
-    if open_:  # a call that was asked for may not have begun, and then it has no record yet
-        declared = _declared()
-        open_ = [one for one in open_ if one.name not in declared]
     return [*found, *(Change(one.name, one.arguments) for one in open_)]
 
 
