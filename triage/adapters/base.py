@@ -71,6 +71,7 @@ from triage.core.taxonomy import UNSAFE, Cause, Effect, FailureType, infer_effec
 from triage.engine import models, questions, refusals
 from triage.engine.call_keys import SAID, tally
 from triage.engine.calls import Run
+from triage.engine.drivers import ASYNC, SYNC, Driver, immediate, step
 from triage.engine.questions import ask as ask_for_leave
 from triage.engine.run import current, sees_requests
 from triage.engine.tools import TOOL_ATTRIBUTE, shown
@@ -85,11 +86,9 @@ from .calls import (
     RecordedToolCall,
     Stream,
     ask_model,
-    ask_model_sync,
     is_brief,
     key_of,
     make,
-    make_sync,
     within,
 )
 from .conversations import Turn, carried, guidance_text, passes_all, use
@@ -435,7 +434,8 @@ class Seam:
 
     def model_sync(self, ask: Callable[[str | None], Any], **options: Unpack[ModelOptions]) -> Any:
         """`model` for sync hooks, in a thread of the attempt."""
-        return ask_model_sync(self.run, self._asking(ask, options), self._ending(options))
+        asking, ending = self._asking(ask, options), self._ending(options)
+        return step(ask_model(self.run, asking, ending, SYNC))
 
     def stream(self, **options: Unpack[ModelOptions]) -> Stream:
         """`model` for a streamed answer: begin the call, or find its recorded answer.
@@ -459,6 +459,7 @@ class Seam:
         options: Callable[[], ModelOptions],
         *,
         who: str = "",
+        driver: Driver = ASYNC,
     ) -> T:
         """Ask a model of the framework. The call is recorded here where nothing of it leaves over HTTP.
 
@@ -473,7 +474,7 @@ class Seam:
             with asking.listening():
                 answer = await ask(asking.hint)
             asking.done(answer)
-        await asking.durable()
+        await asking.durable(driver)
         return answer
 
     def asked_sync(
@@ -486,15 +487,7 @@ class Seam:
         who: str = "",
     ) -> T:
         """`asked` for sync hooks, in a thread of the attempt."""
-        asking = self.streamed(model, name, options, who=who)
-        if asking.known is not None:
-            return cast("T", asking.known)
-        with asking.passing():
-            with asking.listening():
-                answer = ask(asking.hint)
-            asking.done(answer)
-        asking.durable_sync()
-        return answer
+        return step(self.asked(model, name, immediate(ask), options, who=who, driver=SYNC))
 
     def streamed(
         self, model: object, name: str, options: Callable[[], ModelOptions], *, who: str = ""
@@ -648,7 +641,7 @@ class Seam:
         if is_tool(options.get("function")):
             self.run.check_open()
             return do()
-        return make_sync(self.run, self._recorded(name, arguments, do, options))
+        return step(make(self.run, self._recorded(name, arguments, do, options), SYNC))
 
     def _recorded(
         self, name: str, arguments: Any, do: Callable[[], Any], options: ToolOptions

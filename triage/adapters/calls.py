@@ -11,7 +11,7 @@ import inspect
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +23,6 @@ from pydantic import BaseModel
 
 from triage.classifiers.error_results import REFUSED_ARGUMENTS, error_of_result
 from triage.core.capture import capture
-from triage.core.environment import in_event_loop
 from triage.core.failures import ErrorInfo
 from triage.core.json_values import digest, plain
 from triage.core.messages.neutral import Answer, ending_of
@@ -34,7 +33,8 @@ from triage.core.steps import Step, Usage
 from triage.core.taxonomy import Effect, infer_effect
 from triage.engine import calls
 from triage.engine.call_keys import tally, within_call
-from triage.engine.mending import mend, mend_sync
+from triage.engine.drivers import ASYNC, Driver
+from triage.engine.mending import mend
 from triage.engine.models import BRIEF, CUT, IDS, MODEL
 from triage.engine.run import current
 from triage.engine.tools import Returns, Tool
@@ -343,35 +343,19 @@ def ignore_end(answer: Answer | None, error: Exception | None) -> None:
     """An `Ended` that does nothing."""
 
 
-def make(run: calls.Run, call: RecordedModelCall | RecordedToolCall) -> Awaitable[Any]:
+def make(
+    run: calls.Run, call: RecordedModelCall | RecordedToolCall, driver: Driver = ASYNC
+) -> Coroutine[Any, Any, Any]:
     """Make and record a call, or take its result from the journal where it must not be made again."""
-    return calls.record_call(run, call, (), {})
+    return calls.record_call(run, call, (), {}, driver)
 
 
-async def ask_model(run: calls.Run, call: RecordedModelCall, ended: Ended = ignore_end) -> Any:
+async def ask_model(
+    run: calls.Run, call: RecordedModelCall, ended: Ended = ignore_end, driver: Driver = ASYNC
+) -> Any:
     """Ask a model and record the call, or take its answer from the journal."""
     try:
-        answer = await make(run, call)
-    except Exception as error:
-        ended(None, error)
-        raise
-    ended(call.answer, None)
-    return answer
-
-
-def make_sync(run: calls.Run, call: RecordedModelCall | RecordedToolCall) -> Any:
-    """`make` for sync code."""
-    token = current.set(run)
-    try:
-        return calls.call_sync(call, (), {})
-    finally:
-        current.reset(token)
-
-
-def ask_model_sync(run: calls.Run, call: RecordedModelCall, ended: Ended = ignore_end) -> Any:
-    """`ask_model` for sync code."""
-    try:
-        answer = make_sync(run, call)
+        answer = await make(run, call, driver)
     except Exception as error:
         ended(None, error)
         raise
@@ -465,18 +449,17 @@ class Stream(Passing):
         if self._begun is not None:
             calls.note_try(self._run, self._begun, error)
 
-    async def mended(self, error: Exception) -> bool:
-        """Whether the request is to be made again, after a wait as the policy says of its error."""
-        begun = self._begun
-        if begun is None or not (self.amends(error) or await mend(self._run, error, self._until)):
-            return False
-        calls.note_try(self._run, begun, error)
-        return True
+    async def mended(self, error: Exception, driver: Driver = ASYNC) -> bool:
+        """Whether the request is to be made again, after a wait as the policy says of its error.
 
-    def mended_sync(self, error: Exception) -> bool:
-        """`mended` for sync code; False in the event loop's own thread, which cannot wait."""
+        False for sync code in the event loop's own thread, which cannot wait.
+        """
         begun = self._begun
-        if begun is None or not (self.amends(error) or mend_sync(self._run, error, self._until)):
+        if begun is None:
+            return False
+        if not self.amends(error) and not (
+            driver.can_wait and await driver.call(mend, self._run, error, self._until)
+        ):
             return False
         calls.note_try(self._run, begun, error)
         return True
@@ -490,14 +473,11 @@ class Stream(Passing):
             self._ended(None, error)
         calls.fail(self._run, begun, error)
 
-    async def durable(self) -> None:
-        """Wait until the store has what was recorded, for a durable run."""
+    async def durable(self, driver: Driver = ASYNC) -> None:
+        """Wait until the store has what was recorded, for a durable run.
+
+        Sync code in the event loop's own thread waits for nothing.
+        """
         session = self._run.session
         if session.durable and not self._run.over:
-            await session.barrier()
-
-    def durable_sync(self) -> None:
-        """`durable` for sync code; in the event loop's own thread nothing is waited for."""
-        session = self._run.session
-        if session.durable and not self._run.over and not in_event_loop():
-            session.barrier_sync()
+            await driver.barrier(session)

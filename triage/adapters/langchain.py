@@ -26,6 +26,7 @@ from triage.core.json_values import plain
 from triage.core.messages import neutral, reading, wires
 from triage.core.messages.reading import listed, mapping
 from triage.core.taxonomy import Cause, FailureType
+from triage.engine.drivers import SYNC, step
 from triage.strategies.retry_layers import RetryLayer
 
 from . import base
@@ -445,7 +446,7 @@ def _pieces_sync(begin: Callable[[], Unheard], send: Any) -> Generator[AIMessage
             keep(piece)
             yield piece
         keep(None)
-    call.durable_sync()
+    step(call.durable(SYNC))
 
 
 def _keeping(call: Unheard) -> Callable[[AIMessageChunk | None], None]:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
+from triage.engine.drivers import ASYNC, Driver
+
 from .calls import Passing, Stream
 
 T = TypeVar("T")
@@ -132,15 +134,10 @@ class Unheard(Passing):
             self._made = begin()
         return self._made
 
-    async def durable(self) -> None:
+    async def durable(self, driver: Driver = ASYNC) -> None:
         """As `Stream.durable`."""
         if self._made is not None:
-            await self._made.durable()
-
-    def durable_sync(self) -> None:
-        """As `Stream.durable_sync`."""
-        if self._made is not None:
-            self._made.durable_sync()
+            await self._made.durable(driver)
 
 
 class _End:

@@ -29,7 +29,7 @@ from .event_loop import CANCELLATIONS
 from .forking import fork
 from .journal import TASK
 from .loop import Restarted
-from .mending import mend, mend_sync
+from .mending import mend
 from .models import BRIEF, CUT, IDS, MODEL, is_judging, judging
 from .options import CallDenied, Checks, Durability, Guard, GuardedCall, Watching
 from .outside import (
@@ -158,7 +158,6 @@ __all__ = [
     "lease_of",
     "manifest_of",
     "mend",
-    "mend_sync",
     "model",
     "not_asked",
     "note_try",

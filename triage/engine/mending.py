@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 
-import anyio.from_thread
 from msgspec.structs import replace
 
 from triage.core.actions import Retry
 from triage.core.capture import capture
-from triage.core.environment import in_event_loop
 from triage.core.failures import Attempt, words_of
 from triage.core.observers import logger
 from triage.core.quoting import quote
@@ -22,7 +20,7 @@ from triage.strategies.limits import delay_of
 from .recovery import context_of, diagnose, within_limits
 from .run import Recorder
 
-__all__ = ["mend", "mend_sync"]
+__all__ = ["mend"]
 
 
 async def mend(run: Recorder, error: Exception, until: float = math.inf) -> bool:
@@ -83,14 +81,3 @@ async def _tried(run: Recorder, error: Exception, until: float) -> Attempt | Non
         started=now - context.attempt_s,
         ended=now,
     )
-
-
-def mend_sync(run: Recorder, error: Exception, until: float = math.inf) -> bool:
-    """`mend` for sync code in a thread; False in the event loop's own thread, which cannot wait."""
-    if in_event_loop():
-        return False
-    try:
-        anyio.from_thread.check_cancelled()
-    except RuntimeError:
-        return anyio.run(mend, run, error, until)
-    return anyio.from_thread.run(mend, run, error, until)

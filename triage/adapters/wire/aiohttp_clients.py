@@ -12,6 +12,8 @@ from typing import Any, cast
 import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from triage.engine.drivers import immediate
+
 from .bodies import Kept, body_of, content_type, is_stream, kept
 from .guarding import Guarded, Passage
 from .requests import ModelRequest, RefusedRequest, model_request, note_unread, passed, untouched
@@ -59,7 +61,7 @@ async def _request(
 ) -> Any:
     asked = _asked(session, method, str_or_url, options, hint=hint)
     if asked is None:
-        return await way.send_async(session, method, str_or_url, **options)
+        return await way.send(session, method, str_or_url, **options)
     # Checked here: an exception of the original one would hide the body of the answer.
     checked = options.pop("raise_for_status", None)
     call = asked.begin()
@@ -90,13 +92,13 @@ async def _live(
             with passed():
                 sent = _sent(asked, options)
                 url = _addressed(asked, session, str_or_url)
-                response = await way.send_async(session, method, url, **sent)
+                response = await way.send(session, method, url, **sent)
             headers = response.headers
             if response.status < 400 and is_stream(content_type(headers)):
                 tee = asked.tee(call, response.status, headers.items())
                 response.content = _Teed(response.content, Guarded(tee), limit)
                 return response
-            body = await way.read_async(response.read)
+            body = await way.read(response.read)
         except Exception as error:
             if await call.mended(error):
                 continue
@@ -120,9 +122,9 @@ async def _check(
     """Refuse a status as the session would have."""
     try:
         if callable(checked):
-            await way.read_async(checked, response)
+            await way.read(checked, response)
         elif checked:
-            way.read(response.raise_for_status)
+            await way.read(immediate(response.raise_for_status))
     except BaseException:
         response.close()
         raise

@@ -10,11 +10,13 @@ import inspect
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
 from io import BytesIO
 from typing import Any
 
 from triage.adapters.calls import Stream
+from triage.engine.drivers import SYNC, immediate, step
 
 from . import requests
 from .bodies import Kept, body_of, content_type, is_stream
@@ -28,9 +30,9 @@ def recording(_library: Any, name: str, original: Any) -> Any:
     BotoCoreError = import_module("botocore.exceptions").BotoCoreError  # noqa: N806 - a class
 
     def make_request(self: Any, operation_model: Any, request_dict: Any) -> Any:
-        way = Passage(original)
+        way = Passage(immediate(original))
         try:
-            return _make_request(way.send, self, operation_model, request_dict)
+            return _make_request(way, self, operation_model, request_dict)
         except Exception as error:
             way.forgive(error)
         if way.answer is None:
@@ -46,7 +48,7 @@ def recording(_library: Any, name: str, original: Any) -> Any:
         logical = _logical.get()
         if logical is None:
             return original(self, request)
-        way = Passage(original, BotoCoreError)
+        way = Passage(immediate(original), BotoCoreError)
         try:
             return logical.send(way, self, request)
         except Exception as error:
@@ -56,29 +58,30 @@ def recording(_library: Any, name: str, original: Any) -> Any:
     return {"make_request": make_request, "_needs_retry": needs_retry, "_send": send}[name]
 
 
-def _make_request(original: Any, endpoint: Any, operation: Any, request: dict[str, Any]) -> Any:
+def _make_request(way: Passage, endpoint: Any, operation: Any, request: dict[str, Any]) -> Any:
     asked = None if _is_async(endpoint) else _asked(request)
     if asked is None:
-        return original(endpoint, operation, request)
+        return step(way.send(endpoint, operation, request))
     call = asked.begin()
     logical = _LogicalCall(asked, call, is_read=not operation.has_event_stream_output)
     with call.passing():
         while True:
             try:
                 with logical.entered():
-                    response, parsed = original(endpoint, operation, _sent(asked, request))
+                    sent = _sent(asked, request)
+                    response, parsed = step(way.send(endpoint, operation, sent))
             except Exception as error:
-                if call.mended_sync(error):
+                if step(call.mended(error, SYNC)):
                     logical.again, logical.failed = True, None
                     continue
                 raise
             if not logical.is_kept:
                 failed = requests.refused(response)
-                if failed is not None and call.mended_sync(failed):
+                if failed is not None and step(call.mended(failed, SYNC)):
                     logical.again, logical.failed = True, None
                     continue
                 requests.record(call, response, failed)
-                call.durable_sync()
+                step(call.durable(SYNC))
             return response, parsed
 
 
@@ -141,14 +144,14 @@ class _LogicalCall:
         if self._is_read:
             request.stream_output = False  # read inside, where its errors become the client's own
         try:
-            response = way.send(endpoint, request)
+            response = step(way.send(endpoint, request))
             if requests.is_streamed(response):
                 self.is_kept = True
                 headers = response.headers.items()
                 tee = self._asked.tee(self._call, response.status_code, headers)
                 response.raw = _Teed(response.raw, Guarded(tee))
             else:
-                body = way.read(lambda: response.content)
+                body = step(way.read(immediate(partial(getattr, response, "content"))))
                 response.raw = _raw(_whole(request, response, body))
                 self.failed = requests.refused(response)
         except Exception as error:

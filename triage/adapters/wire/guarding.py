@@ -9,6 +9,7 @@ from triage.adapters.calls import UnfinishedStream
 from triage.adapters.tools import CallRefused
 from triage.core.errors import TriageError
 from triage.core.observers import child_logger
+from triage.engine.drivers import ASYNC, SYNC, Driver, step
 
 if TYPE_CHECKING:
     from .requests import Tee
@@ -23,8 +24,8 @@ _log = child_logger("adapters")
 class Passage:
     """One request on its way through our code: what the library has said of it last.
 
-    original: the library's method. answer: what it gave, None before it did. error: what it raised, or what
-    reading its answer did. meant: exceptions beside these that are for the caller.
+    original: the library's method, async or `immediate`. answer: what it gave, None before it did. error:
+    what it raised, or what reading its answer did. meant: exceptions beside these that are for the caller.
     """
 
     def __init__(self, original: Any, *meant: type[Exception]) -> None:
@@ -33,30 +34,14 @@ class Passage:
         self._meant = (*_MEANT, *meant)
         self._original = original
 
-    def send(self, *args: Any, **kwargs: Any) -> Any:
+    async def send(self, *args: Any, **kwargs: Any) -> Any:
         """Call the library's method."""
         self.answer = self.error = None
-        self.answer = self.read(self._original, *args, **kwargs)
+        self.answer = await self.read(self._original, *args, **kwargs)
         return self.answer
 
-    async def send_async(self, *args: Any, **kwargs: Any) -> Any:
-        """`send` for a method that is awaited."""
-        self.answer = self.error = None
-        self.answer = await self.read_async(self._original, *args, **kwargs)
-        return self.answer
-
-    def read(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def read(self, work: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
         """Do what the library does by itself: what it raises is for the caller."""
-        try:
-            return work(*args, **kwargs)
-        except BaseException as error:
-            self.error = error
-            raise
-
-    async def read_async(
-        self, work: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any
-    ) -> Any:
-        """`read` for what is awaited."""
         try:
             return await work(*args, **kwargs)
         except BaseException as error:
@@ -86,18 +71,13 @@ class Guarded:
         """Keep a chunk before it is given on. decode: for reading it."""
         self._do(lambda tee: tee.feed(decode(chunk)))
 
-    async def durable(self) -> None:
+    async def durable(self, driver: Driver = ASYNC) -> None:
         """Wait until the whole answer is stored, once it has come."""
         if self._tee is not None and self._tee.over:
             try:
-                await self._tee.recording.durable()
+                await self._tee.recording.durable(driver)
             except Exception as error:
                 self._forgive(error)
-
-    def durable_sync(self) -> None:
-        """`durable` for sync code."""
-        if self._tee is not None and self._tee.over:
-            self._do(lambda tee: tee.recording.durable_sync())
 
     def end(self) -> None:
         """The body has ended. Raises UnfinishedStream where the answer had not."""
@@ -132,7 +112,7 @@ def passing(
     try:
         for chunk in chunks:
             tee.keep(chunk, decode)
-            tee.durable_sync()
+            step(tee.durable(SYNC))
             yield chunk
     except BaseException as error:
         tee.failed(error)

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from triage.adapters.calls import Stream
+from triage.engine.drivers import ASYNC, SYNC, Driver, immediate, step
 
 from . import requests
 from .bodies import Kept, body_of
@@ -26,35 +27,26 @@ def recording(
     wanted for this one client, whatever else records or passes what the run asks models.
     """
     sends = _Sends(library, hint=hint, explicit=explicit)
-    if not inspect.iscoroutinefunction(original):
-
-        def send_sync(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-            way = Passage(original)
-            try:
-                return sends.send_sync(way, self, request, stream=stream, options=options)
-            except Exception as error:
-                way.forgive(error)
-            if way.answer is None:
-                return original(self, request, stream=stream, **options)
-            if not stream:
-                way.answer.read()
-            return way.answer
-
-        return send_sync
+    suspends = inspect.iscoroutinefunction(original)
+    awaited = original if suspends else immediate(original)
+    driver = ASYNC if suspends else SYNC
 
     async def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        way = Passage(original)
+        way = Passage(awaited)
         try:
-            return await sends.send(way, self, request, stream=stream, options=options)
+            return await sends.send(driver, way, self, request, stream=stream, options=options)
         except Exception as error:
             way.forgive(error)
         if way.answer is None:
-            return await original(self, request, stream=stream, **options)
+            return await awaited(self, request, stream=stream, **options)
         if not stream:
-            await way.answer.aread()
+            await (way.answer.aread() if suspends else immediate(way.answer.read)())
         return way.answer
 
-    return send
+    def send_sync(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        return step(send(self, request, stream=stream, **options))
+
+    return send if suspends else send_sync
 
 
 class _Sends:
@@ -67,11 +59,18 @@ class _Sends:
         self._async_tee, self._tee, self._whole = _streams_of(library)
 
     async def send(
-        self, way: Passage, client: Any, request: Any, *, stream: bool, options: dict[str, Any]
+        self,
+        driver: Driver,
+        way: Passage,
+        client: Any,
+        request: Any,
+        *,
+        stream: bool,
+        options: dict[str, Any],
     ) -> Any:
         asked = self._asked(request)
         if asked is None:
-            return await way.send_async(client, request, stream=stream, **options)
+            return await way.send(client, request, stream=stream, **options)
         call = asked.begin()
         if call.known is not None:
             return self._given(client, request, call.known, stream=stream)
@@ -80,54 +79,23 @@ class _Sends:
                 try:
                     with requests.passed():
                         sent = self._sent(asked, request)
-                        response = await way.send_async(client, sent, stream=True, **options)
+                        response = await way.send(client, sent, stream=True, **options)
                     if requests.is_streamed(response):
                         break
-                    await way.read_async(response.aread)
+                    await way.read(_reading(response, driver))
                 except Exception as error:
-                    if await call.mended(error):
+                    if await call.mended(error, driver):
                         continue
                     raise
                 failed = requests.refused(response)
-                if failed is None or not await call.mended(failed):
+                if failed is None or not await call.mended(failed, driver):
                     requests.record(call, response, failed)
-                    await call.durable()
+                    await call.durable(driver)
                     return response
-            self._swap(self._async_tee, asked, call, response)
+            tee = self._async_tee if driver.suspends else self._tee
+            self._swap(tee, asked, call, response)
             if not stream:
-                await way.read_async(response.aread)
-            return response
-
-    def send_sync(
-        self, way: Passage, client: Any, request: Any, *, stream: bool, options: dict[str, Any]
-    ) -> Any:
-        asked = self._asked(request)
-        if asked is None:
-            return way.send(client, request, stream=stream, **options)
-        call = asked.begin()
-        if call.known is not None:
-            return self._given(client, request, call.known, stream=stream)
-        with call.passing():
-            while True:
-                try:
-                    with requests.passed():
-                        sent = self._sent(asked, request)
-                        response = way.send(client, sent, stream=True, **options)
-                    if requests.is_streamed(response):
-                        break
-                    way.read(response.read)
-                except Exception as error:
-                    if call.mended_sync(error):
-                        continue
-                    raise
-                failed = requests.refused(response)
-                if failed is None or not call.mended_sync(failed):
-                    requests.record(call, response, failed)
-                    call.durable_sync()
-                    return response
-            self._swap(self._tee, asked, call, response)
-            if not stream:
-                way.read(response.read)
+                await way.read(_reading(response, driver))
             return response
 
     def _asked(self, request: Any) -> requests.ModelRequest | None:
@@ -184,6 +152,11 @@ class _Sends:
         coded = {"content-encoding": response.headers.get("content-encoding", "")}
         decoder = self._library.Response(200, headers=coded)._get_content_decoder()
         response.stream = kind(response.stream, decoder, Guarded(tee))
+
+
+def _reading(response: Any, driver: Driver) -> Any:
+    """What reads the body of a response, to be awaited."""
+    return response.aread if driver.suspends else immediate(response.read)
 
 
 class _Teed:
