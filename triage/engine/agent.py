@@ -1,4 +1,4 @@
-"""`Agent`: any agent function, wrapped so that its failures are diagnosed and recovered."""
+"""`Agent`: wraps an agent function so that its failures are diagnosed and recovered."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ R = TypeVar("R")
 
 
 class Options(TypedDict, total=False):
-    """The options of an agent beside its policy and its result type; see `Agent`."""
+    """Options of an agent, except its policy and result type; see `Agent`."""
 
     classifier: Classifier | None
     limits: Limits | None
@@ -68,23 +68,23 @@ class Options(TypedDict, total=False):
 
 
 class Agent(Generic[T]):
-    """Any agent function with diagnosis and recovery around it.
+    """An agent function with diagnosis and recovery around it.
 
-    fn: takes the task first; async, sync (runs in a thread) or an async generator. It is given only
-    those of these parameters that it names: `record_step`, `update_state`, `record_usage`, `run`,
+    fn: takes the task first; async, sync (runs in a thread) or an async generator. Each of these parameters
+    is passed if the function names it: `record_step`, `update_state`, `record_usage`, `run`,
     `_triage_hint`, `_triage_subgoal`, `_triage_state`, `_triage_context`.
-    policy: what to do about a failure; None: `FailurePolicy.recommended()`. classifier: says why it
-    failed; None: `RulesClassifier()`. limits: None: `Limits()`, 10 attempts and nothing else. store:
-    where journals are kept; None: this process' memory. checks: what a result must satisfy, of which
+    policy: chooses the action after a failure; None: `FailurePolicy.recommended()`. classifier: diagnoses
+    the failure; None: `RulesClassifier()`. limits: None: `Limits()`, 10 attempts and nothing else. store:
+    keeps the journals; None: the memory of this process. checks: requirements on results and tool calls;
     `verify` and `result_type` are short forms. durability: None: `Durability()`. observers: called
-    with each event. name: None: the function's; runs and their tokens belong to it. aliases: earlier
-    names of a renamed agent, whose runs this one may take over. environment: clock, ids, sleep and
-    chance; None: the machine's. infer_effects: a tool of which nobody declared the effect has the one that
-    its name tells (`triage.core.infer_effect`); False: it is `unknown`. seam: requests to models are seen
-    where they leave the process, and recorded; `"off"`: this agent's pass untouched.
+    with each event. name: owner of the runs and their tokens; None: the function's name. aliases: earlier
+    names of a renamed agent; their runs may be taken over. environment: clock, ids, sleep and random
+    numbers; None: the machine's. infer_effects: infer an undeclared effect from the tool's name
+    (`triage.core.infer_effect`); False: such an effect is `unknown`. seam: record requests to models where
+    they leave the process; `"off"`: leave this agent's requests alone.
 
     An agent is callable (`await agent(task)` is `run`) and may decorate methods. One agent serves any
-    number of concurrent runs. Raises UsageError for a function that cannot be called so, and for
+    number of concurrent runs. Raises UsageError for a function that cannot be called with a task, and for
     arguments of the wrong type.
     """
 
@@ -164,22 +164,22 @@ class Agent(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The agent's name, as it stands in journals."""
+        """The agent's name in journals."""
         return self._config.name
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Earlier names of this agent, whose runs it may take over."""
+        """Earlier names of this agent; it may take over their runs."""
         return self._config.aliases
 
     @property
     def checks(self) -> Checks | None:
-        """What its results must satisfy, and the tools it may call; None for neither."""
+        """Requirements on its results and tool calls; None without any."""
         return self._config.checks
 
     @property
     def store(self) -> Store:
-        """Where the journals of this agent's runs are."""
+        """The store of this agent's journals."""
         return self._config.store
 
     def run(
@@ -188,10 +188,10 @@ class Agent(Generic[T]):
         """Run the function on a task until it succeeds or recovery ends.
 
         run_id: 1 to 128 of `A-Z a-z 0-9 . _ : -`, at least one a letter or digit; None makes one.
-        kwargs: for the function. Gives the function's result, validated where `result_type` is set.
-        Raises UsageError for arguments the function does not take; `TriageEscalationError`,
-        `TriageAbortError`, `TriageFatalError` or `TriageSuspendedError`, each with `.context` and from
-        the original exception.
+        kwargs: for the function. Returns the function's result, validated if `result_type` is set.
+        Raises UsageError for arguments the function does not take. A failed run raises
+        `TriageEscalationError`, `TriageAbortError`, `TriageFatalError` or `TriageSuspendedError`, with
+        `.context`, from the original exception.
         """
         self._one_task("run", more)
         self._function.check(kwargs)
@@ -216,8 +216,8 @@ class Agent(Generic[T]):
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T]:
-        """`run`. Called with an instance and a task, as a method is: that instance's `run`."""
-        # Instance and task: this is how classmethod calls the function it wraps.
+        """Call `run`; with an instance and a task, the `run` bound to that instance."""
+        # classmethod calls the function it wraps with the class and the task.
         if len(args) == 2 and self._function.of_instance:
             return self.__get__(args[0]).run(args[1], **kwargs)
         if len(args) != 1:
@@ -228,9 +228,9 @@ class Agent(Generic[T]):
         return self.run(args[0], **kwargs)
 
     def run_sync(self, task: Any, *more: Never, run_id: str | None = None, **kwargs: Any) -> T:
-        """`run` for code that is not async, in an event loop of its own.
+        """Call `run` from sync code, in a new event loop.
 
-        Raises UsageError when an event loop is running in this thread: await `run` there.
+        Raises UsageError if an event loop is running in this thread; await `run` there.
         """
         self._one_task("run_sync", more)
         if in_event_loop():
@@ -238,10 +238,10 @@ class Agent(Generic[T]):
         return anyio.run(functools.partial(self.run, task, run_id=run_id, **kwargs))
 
     def stream(self, task: Any, *more: Never, **kwargs: Any) -> AsyncIterator[Any | Restarted]:
-        """The items of an async generator as they come; a plain function's result as the only item.
+        """Yield the items of an async generator as they come, or a function's result as the only item.
 
-        Yields `Restarted(attempt, diagnosis, action)` before the items of a new attempt. Closing it
-        early cancels the run. Raises as `run` does.
+        Yields `Restarted(attempt, diagnosis, action)` before the items of a new attempt. Closing the
+        stream early cancels the run. Raises as `run` does.
         """
         self._one_task("stream", more)
         self._function.check(kwargs)
@@ -258,7 +258,7 @@ class Agent(Generic[T]):
         return single()
 
     async def events(self, task: Any, **kwargs: Any) -> AsyncIterator[Event]:
-        """Run, and give each event as it is recorded; ends with the run, raising as `run` does.
+        """Run, and yield each event as it is recorded; ends with the run, raising as `run` does.
 
         Leaving early cancels the run; `contextlib.aclosing` waits for its end.
         """
@@ -278,14 +278,14 @@ class Agent(Generic[T]):
                 over = True
                 bell.ring()
 
-        given = 0
+        yielded = 0
         background = Background(run)
         try:
             while True:
                 finished = over
-                while given < session.position:
-                    yield session.events[given]
-                    given += 1
+                while yielded < session.position:
+                    yield session.events[yielded]
+                    yielded += 1
                 if finished:
                     break
                 await bell.wait()
@@ -303,18 +303,19 @@ class Agent(Generic[T]):
         state: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> T:
-        """Go on with a suspended run, once, by an action or an answer to what was asked.
+        """Resume a suspended run, once, with an action or an answer to its question.
 
         action: any action but Suspend, `approve()`, `reject(reason)`, `edit(payload)`, or for a call in
-        doubt `happened(result)` or `rerun()`. kwargs, task, state: what could not be stored and must
-        be given again. With a durable store any process may answer. Raises AlreadyResumed for a token
-        used before, TokenExpired for one used too late, RunBusy where somebody has died while answering
-        and has a lease left; UsageError for one this agent does not know, for another agent's, and for an
-        answer that does not fit the question. After the last three the token stays good.
+        doubt `happened(result)` or `rerun()`. kwargs, task, state: values that could not be stored and must
+        be given again. With a durable store any process may answer. Raises AlreadyResumed for a used
+        token, TokenExpired for a late one, and RunBusy while a process that died answering still holds
+        the lease. Raises UsageError for a token that is unknown or another agent's, and for an answer
+        that does not fit the question; the token stays good after these.
         """
         self._function.check_bound()
-        found: T = await resume(self._here(), self._function, token, action, kwargs, task, state)
-        return found
+        config = self._config_here()
+        result: T = await resume(config, self._function, token, action, kwargs, task, state)
+        return result
 
     async def recover(
         self,
@@ -326,23 +327,23 @@ class Agent(Generic[T]):
         force: bool = False,
         **kwargs: Any,
     ) -> T:
-        """Take over a run that its process has left, and go on with it.
+        """Take over a run that its process has left, and continue it.
 
-        What is recorded is not done again: completed calls give their results, the attempt that was
-        cut off starts once more under its number, with its state as `_triage_state`, and limits count
-        what was used. A finished run gives its recorded result, or raises the error it ended with.
-        at_once: although its owner's lease lives; False: only once it is free, else RunBusy, whose
-        `wait_s` says how long it lasts. kwargs, task: what could not be stored and must be given again;
-        state likewise, merged into what is recorded. force: take it over although three processes have
-        died with it; a run that waits asks its question anew, with a new token.
+        Recorded work is not repeated: completed calls return their results, the interrupted attempt
+        starts again under its number, with its state as `_triage_state`, and limits count the recorded
+        usage. A finished run returns its recorded result, or raises the error it ended with.
+        at_once: take over despite a live lease; False: raise RunBusy while it lives, with the seconds left
+        in `wait_s`. kwargs, task: values that could not be stored and must be given again; state: the
+        same, merged into the recorded state. force: take over even after three processes have died with
+        the run; a suspended run asks its question again, with a new token.
 
-        Raises UnknownRun, DeadLetter, UsageError (another agent's run; arguments that are missing; a
-        run that waits for an answer), ResultLost (a finished run whose result has no JSON form), RunBusy
-        where somebody else has taken the run over meanwhile and goes on with it, and as `run` does.
+        Raises UnknownRun, DeadLetter, UsageError (another agent's run; missing arguments; a suspended
+        run), ResultLost (a finished run whose result has no JSON form), RunBusy if another process has
+        taken the run over meanwhile, and as `run` does.
         """
         self._function.check_bound()
-        found: T = await reopen(
-            self._here(),
+        result: T = await reopen(
+            self._config_here(),
             self._function,
             run_id,
             kwargs,
@@ -351,26 +352,26 @@ class Agent(Generic[T]):
             at_once=at_once,
             force=force,
         )
-        return found
+        return result
 
     async def answer(self, asked: str, answer: Reply, *, by: str = "") -> Action:
-        """Write down the answer to what a suspended run asks, without going on with it.
+        """Record the answer to a suspended run's question, without resuming the run.
 
-        Whoever recovers the run next acts on it. asked: the question's token, or the run's id for what it
-        asks now. by: who answers, for the journal. Gives the action that follows. Raises AlreadyResumed,
-        TokenExpired, UnknownRun and RunOver; RunBusy while somebody else is answering; UsageError for
-        another agent's run, one that does not wait, an answer that does not fit the question, and a secret
-        in it.
+        The process that recovers the run next acts on the answer. asked: the question's token, or the run's
+        id for its current question. by: who answers, for the journal. Returns the resulting action. Raises
+        AlreadyResumed, TokenExpired, UnknownRun and RunOver; RunBusy while another process is answering;
+        UsageError for another agent's run, a run that is not suspended, an answer that does not fit the
+        question, and a secret in the answer.
         """
         return await answer_only(self._config, asked, answer, by=by)
 
     async def cancel(self, run_id: str) -> None:
-        """End a run and those inside it, whoever has it; nobody goes on with it afterwards.
+        """End a run and its inner runs for good, whichever process owns them.
 
-        The end stands in the journal. Who awaits the run gets StaleWriter, and its function is cancelled:
-        at once in this process, elsewhere when its lease is renewed next, in a third of `lease_s`. Calls
-        with an effect that are running are finished first. Raises UnknownRun, RunOver for a run that has
-        ended, and UsageError for another agent's.
+        The journal records the end. Code that awaits the run gets StaleWriter, and its function is
+        cancelled: at once in this process, elsewhere at the next lease renewal, within a third of
+        `lease_s`. Running calls with an effect finish first. Raises UnknownRun, RunOver for a run that has
+        ended, and UsageError for another agent's run.
         """
         events = await self._config.read(run_id)
         if events:
@@ -380,62 +381,61 @@ class Agent(Generic[T]):
     def portable(self, task: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Return a task and the arguments of its run as JSON, so that another process can begin the run.
 
-        Raises UsageError for an argument the function does not take, for a value that JSON does not say in
-        full, and for what looks like a secret, which no queue may keep.
+        Raises UsageError for an argument the function does not take, a value without an exact JSON form,
+        and an apparent secret, which must not be enqueued.
         """
         self._function.check(kwargs)
         redactor = self._config.durability.redactor
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, value in {TASK: task, **kwargs}.items():
-            given[name], exact = plain_noting(value)
+            arguments[name], exact = plain_noting(value)
             if not exact:
                 raise UsageError(
                     f"{name} cannot be enqueued: JSON does not say all of {type(value).__name__}; give "
                     "values of JSON types, such as an id by which the agent finds the rest"
                 )
-            places = [] if redactor is None else redactor.fields_of(given[name], name)
+            places = [] if redactor is None else redactor.fields_of(arguments[name], name)
             if places:
                 raise UsageError(
                     f"{', '.join(places)} holds what looks like a secret, which no queue keeps; give what "
                     "the agent can look the secret up by"
                 )
-        return given.pop(TASK), given
+        return arguments.pop(TASK), arguments
 
     def stored_in(self, store: Store | str, *, lease_s: float | None = None) -> Agent[T]:
-        """The same agent with its runs kept in another store.
+        """Return this agent with its runs kept in another store.
 
-        lease_s: as in `Durability`; None leaves it as it is.
+        lease_s: as in `Durability`; None keeps this agent's.
         """
-        kept = copy.copy(self)
-        kept._config = moved(self._config, self._function, open_store(store), lease_s)
-        return kept
+        stored = copy.copy(self)
+        stored._config = moved(self._config, self._function, open_store(store), lease_s)
+        return stored
 
     def observed_by(self, *observers: Observer) -> Agent[T]:
-        """The same agent with further observers."""
-        seen = copy.copy(self)
-        seen._config = observed(self._config, *observers)
-        return seen
+        """Return this agent with further observers."""
+        copied = copy.copy(self)
+        copied._config = observed(self._config, *observers)
+        return copied
 
     async def recover_all(self, *, concurrency: int = 10) -> list[Recovered]:
-        """Take over this agent's runs whose processes are gone, and bring them to their end.
+        """Take over this agent's runs whose processes are gone, and run each to its end.
 
-        Its runs are those under its name and its aliases.
-
-        Those whose lease lives are left alone; those that need arguments again, wait for an answer or
-        are dead letters are given back with the error that says so. concurrency: how many at once.
+        Covers runs under its name and its aliases, except runs with a live lease. A run that needs
+        arguments again, waits for an answer or is a dead letter is returned with the error that says so.
+        concurrency: runs at once.
         """
         self._function.check_bound()
         return await reopen_all(self._config, self._function, concurrency)
 
-    def _here(self) -> Config:
-        """The options of a run that is gone on with here: in an attempt, those of a run inside it."""
+    def _config_here(self) -> Config:
+        """Return the config for resuming here; inside an attempt, as strict as the outer run's."""
         outer = current.get()
         return (
             self._config if outer is None else kept_as_safely(self._config, self._function, outer)
         )
 
     def __get__(self, instance: Any, owner: type | None = None) -> Agent[T]:
-        """The agent of a method, bound to its instance or class."""
+        """Bind the agent of a method to its instance or class."""
         if isinstance(self._wrapped, classmethod | staticmethod):
             function = self._wrapped.__get__(instance, owner)
         elif instance is None:
@@ -463,14 +463,14 @@ def agent(
     *, policy: Policy | None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Agent[R]]: ...
 def agent(fn: Any = None, /, **options: Any) -> Any:
-    """`Agent` as a decorator, with or without options: `@agent`, `@agent(limits=…)`."""
+    """Decorate a function as an `Agent`, with or without options: `@agent`, `@agent(limits=…)`."""
     if fn is None:
         return lambda decorated: Agent(decorated, **options)
     return Agent(fn, **options)
 
 
 class RunsOnAgent(Protocol):
-    """An object that has an agent underneath, such as an `Orchestrator`."""
+    """An object built on an agent, such as an `Orchestrator`."""
 
     @property
     def agent(self) -> Agent[Any]:
@@ -484,12 +484,12 @@ class RunsOnAgent(Protocol):
 
 
 AgentLike: TypeAlias = Agent[Any] | RunsOnAgent
-"""An agent, or what has one underneath."""
+"""An agent, or an object built on one."""
 
 
-def underlying_agent(given: object) -> Agent[Any] | None:
-    """The agent that is meant: the one given, or the one underneath; None for anything else."""
-    found = given if isinstance(given, Agent) else getattr(given, "agent", None)
+def underlying_agent(value: object) -> Agent[Any] | None:
+    """Return `value` if it is an agent, else the agent underneath; None without one."""
+    found = value if isinstance(value, Agent) else getattr(value, "agent", None)
     return found if isinstance(found, Agent) else None
 
 
@@ -507,7 +507,7 @@ class _Bell:
         try:
             anyio.from_thread.run_sync(self._event.set)
         except RuntimeError:
-            # A thread that no event loop started: what it recorded is given with the next event.
+            # No event loop started this thread: its event is yielded with the next one.
             return
 
     async def wait(self) -> None:

@@ -1,7 +1,7 @@
 """A recorded call: run it, reuse its result, or stop for a person. Nothing unsafe runs twice.
 
-`begin` decides by the call's key and what the journal says of it; `finish` and `fail` write down how it
-ended. Sync code and async code make a call by the same coroutine: see `drivers`.
+`begin` decides by the call's key and its record in the journal; `finish` and `fail` record the end. Sync
+and async code make a call by the same coroutine: see `drivers`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .call_keys import Place, Tally, reusable, tally
 from .compensation import undo
 from .drivers import ASYNC, SYNC, Driver, step
 from .event_loop import CANCELLATIONS
-from .journal import Session, inner_id, inside
+from .journal import Session, inner_id, inner_runs
 from .models import is_judging, model_of
 from .questions import ask, doubt_heard, lost_result, question_about, replaced, stop_in_doubt
 from .rulings import Guarded, guarded
@@ -51,20 +51,20 @@ __all__ = [
 
 
 MAX_ERROR = 300
-"""Characters of the error of a try that its step shows."""
-LOOKED_THROUGH = 100_000
-"""Bytes of a result up to which it is searched for secrets before the run goes on."""
+"""Characters kept of a failed try's error message."""
+MAX_SEARCHED = 100_000
+"""Size in bytes of a result up to which it is searched for secrets before the run continues."""
 
 
 class Begun:
     """A call whose body is about to run.
 
-    idle: the body is not running, so an error raised now is not the tool's. outcome: what is known of
-    the tries so far. tries: the failed ones that were followed by another; None: there are none. run: id
-    of the inner run, for a call that is one. effect: the call's; an inner run's is known at its end, and
-    so is asked_model, whether it asked a model. given: the arguments as a person has changed them.
-    handled: the exception that the caller was handling, which says nothing about the call. around: the
-    context managers that observers gave for the call, entered around its body.
+    idle: the body is not running, so an error raised now is not the tool's. outcome: known from the tries
+    so far. tries: failed tries that were repeated; None without any. run: id of the inner run, if the call
+    is one. effect: of the call; an inner run's is known at its end. asked_model: whether an inner run asked
+    a model, known at its end. edited: the arguments as a person has changed them. handled: the exception
+    that the caller was handling, unrelated to the call. around: context managers of observers, entered
+    around the body.
     """
 
     def __init__(
@@ -87,25 +87,25 @@ class Begun:
         self.place = place
         self.tries: list[dict[str, Any]] | None = None
         self.run: str | None = None
-        self.given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.edited: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.effect = tool.effect
         self.asked_model = False
         self.handled = sys.exception()
         self.around: Sequence[AbstractContextManager[Any]] = ()
 
     def enter(self, run: Recorder) -> None:
-        """The body begins: make `current_call()` this call."""
+        """Make this call the `current_call()` while its body runs."""
         self._entered = ExitStack()
         for manager in self.around:
             self._entered.enter_context(manager)
         self._calling = tools.calling.set(self.call)
         # A task from outside of the attempt may call through its handle.
-        self._inside = None if current.get() is run else current.set(run)
+        self._run_set = None if current.get() is run else current.set(run)
 
     def leave(self) -> None:
-        """The body has ended; called in the task or thread in which it began."""
-        if self._inside is not None:
-            current.reset(self._inside)
+        """Undo `enter`; called in the same task or thread."""
+        if self._run_set is not None:
+            current.reset(self._run_set)
         tools.calling.reset(self._calling)
         error = sys.exception()
         if error is None or error is self.handled:
@@ -115,13 +115,13 @@ class Begun:
 
 
 class Undo(Struct, frozen=True):
-    """Calls of the previous plan to undo before this one may begin, newest first."""
+    """Calls of the previous plan to undo before this call may begin, newest first."""
 
     entries: list[Compensation]
 
 
 class Reused(Struct, frozen=True):
-    """A call whose result is known already."""
+    """A call with a recorded result."""
 
     result: Any
 
@@ -138,12 +138,10 @@ def begin(
     may_undo: bool = True,
     cleared: bool = False,
 ) -> Begun | Reused | Undo | Guarded:
-    """Start a call: journal its start, return its recorded result, or say what to undo or ask first.
+    """Start a call, or return its recorded result, the calls to undo first, or the guard to ask first.
 
-    cleared: its guard lets it run.
-
-    Raises TypeError where the arguments do not fit, UsageError where they have no key, and
-    `AttemptInterrupted` where a person must be asked first.
+    cleared: the guard lets the call run. Raises TypeError for arguments that do not fit, UsageError for
+    arguments without a key, and `AttemptInterrupted` if a person must be asked first.
     """
     if run.alert:
         run.check_open()
@@ -153,12 +151,12 @@ def begin(
     counted = tally(run)
     key = counted.claim(name)
     place = counted.place(tool, run)
-    # What comes first in a run knows of no call before it: its journal need not be read.
+    # Without a replay no earlier call is recorded, so the journal need not be read.
     known = None if replay is None else _known(run, tool, key, place, bound, counted)
     if known is not None:
-        again = _given_again(run, tool, known, bound, place)
-        if again is not None:
-            return again
+        reused = _reuse(run, tool, known, bound, place)
+        if reused is not None:
+            return reused
     unsafe = tool.nested or tool.effect in UNSAFE
     question = None
     if unsafe:
@@ -166,7 +164,7 @@ def begin(
         heard = counted.heard
         question = doubt_heard(key, tool, run, heard) or question_about(key, tool, bound, run)
     if question is not None and question.doubt:
-        ask(run, question)  # before a guard is: it does not know that the call may have happened
+        ask(run, question)  # before the guard, which does not know that the call may have happened
     if session.config.checks is not None and tool.counted and not (cleared or tool.nested):
         asked = guarded(run, tool, key, bound)
         if asked is not None:
@@ -209,12 +207,12 @@ def _started(run: Recorder, tool: tools.Tool, key: str, given: tools.Given, plac
     idempotency_key = _idempotency_key(run, key)
     call = tools.CurrentCall(tool.name, idempotency_key, session.run_id, tool.kind)
     begun = Begun(tool, key, given, call, place, session.config.env.monotonic())
-    begun.given = None if edit is None else tool.spread(given.bound)
+    begun.edited = None if edit is None else tool.spread(given.bound)
     nested = tool.nested
     if nested:
         begun.effect = Effect.UNKNOWN
         begun.run = inner_id(session, key, given.bound)
-        inside(session)
+        inner_runs(session)
     fields: dict[str, Any] = {
         "attempt": run.number,
         "key": key,
@@ -232,7 +230,7 @@ def _started(run: Recorder, tool: tools.Tool, key: str, given: tools.Given, plac
     if unsafe and session.durable:
 
         def note_key() -> None:
-            # If this call is cut off, the next owner must know that it may be repeated.
+            # If this call is cut off, the next owner must know that repeating it is safe.
             session.add(CallStarted, **fields, keyed=True)
             if session.keeper is not None:
                 session.keeper.pump()
@@ -242,10 +240,9 @@ def _started(run: Recorder, tool: tools.Tool, key: str, given: tools.Given, plac
 
 
 def _idempotency_key(run: Recorder, key: str) -> str:
-    """The key by which the other side knows a call.
+    """Return the idempotency key of a call.
 
-    A call that was undone gets a new one: under the old key the other side would answer with the effect
-    that is gone.
+    An undone call gets a new one: under the old key the other side would return the undone effect.
     """
     session = run.session
     before = None if run.replay is None else session.state.calls.get(key)
@@ -257,12 +254,14 @@ def _idempotency_key(run: Recorder, key: str) -> str:
 def _known(
     run: Recorder, tool: tools.Tool, key: str, place: Place, bound: dict[str, Any], counted: Tally
 ) -> Call | None:
-    """The recorded call whose result is reused; None if the call must run."""
+    """Return the recorded call whose result is reused; None if the call must run."""
     calls = run.session.state.calls
     known = calls.get(key)
-    # The effect of an inner run is known only when it has ended.
+    # The effect of an inner run is known only at its end.
     if tool.effect in UNSAFE or (tool.nested and known is not None and known.effect in UNSAFE):
-        if key in run.session.state.approved:  # a person let it run again, as its result is lost
+        if (
+            key in run.session.state.approved
+        ):  # a person has allowed a repetition, as the result is lost
             return None
         return known if known is not None and known.outcome == "done" and not known.undone else None
     if known is not None and reusable(known, run):
@@ -271,7 +270,7 @@ def _known(
     if not tool.by_position or run.took_state:
         return None
     if known is not None and known.attempt == run.number - 1:
-        return None  # its own call failed, or is behind the point of return: it is asked anew
+        return None  # the call failed, or is behind the point of return: ask again
     before = counted.take(run, tool.name, place, tool.shown(bound))
     return None if before is None else calls[before]
 
@@ -279,10 +278,10 @@ def _known(
 # Reusing ------------------------------------------------------------------------------------------
 
 
-def _given_again(
+def _reuse(
     run: Recorder, tool: tools.Tool, call: Call, bound: dict[str, Any], place: Place
 ) -> Reused | None:
-    """Give a recorded result again; None where it is lost and the call may simply be made again."""
+    """Reuse a recorded result; None if it is lost and the call may be repeated."""
     try:
         result = tools.restored(tool, call, run.session.live)
     except ResultLost:
@@ -293,7 +292,7 @@ def _given_again(
         logger.debug("%s: its result is gone; it is called again", tool.name)
         return None
     step = call.step
-    if run.replay is None or call.key not in run.replay.kept:  # a rollback has kept its step
+    if run.replay is None or call.key not in run.replay.kept:  # else a rollback has kept its step
         effect = Effect(call.effect) if tool.nested else tool.effect
         metadata = place.metadata(call.key, call.run)
         metadata["replayed"] = True
@@ -311,7 +310,7 @@ def _given_again(
         step=step,
     )
     if tool.compensate is not None and not run.session.state.inherits(call.seq):
-        _undo_again(run, tool, call.key, bound, result)
+        _restore_undo(run, tool, call.key, bound, result)
     return Reused(result)
 
 
@@ -324,7 +323,6 @@ def _step(
     error: ErrorInfo | None = None,
     seconds: float | None = None,
 ) -> Step:
-    """The step of a call."""
     text, kind = (None, None) if error is None else (words_of(error), error.type_name)
     if tool.inferred:
         metadata["effect_from"] = "name"
@@ -342,10 +340,10 @@ def _step(
     return tool.step(step)
 
 
-def _undo_again(
+def _restore_undo(
     run: Recorder, tool: tools.Tool, key: str, bound: dict[str, Any], result: Any
 ) -> None:
-    """Register the compensator of a reused call that another process made."""
+    """Register the compensator of a reused call, which another process may have made."""
     session = run.session
     entries = [entry for entry in session.state.compensations if entry.key == key]
     if not entries:
@@ -367,20 +365,20 @@ def _undoing(tool: tools.Tool, bound: dict[str, Any], result: Any) -> tools.Undo
 
 
 def finish(run: Recorder, begun: Begun, result: Any) -> Any:
-    """Write down a result; the result."""
+    """Record and return a result."""
     session, tool = run.session, begun.tool
     data, exact = tool.dumped(result)
     recorded, typed = (data, False) if exact else tool.returns.recorded(result, data)
-    # What was iterated over is empty the second time: a call that may be repeated gives it anew.
+    # An iterator is empty the second time; a call that may be repeated returns a new one.
     spent = isinstance(result, Iterator | AsyncIterator) and tool.effect not in UNSAFE
-    if not spent and (not (exact or typed) or _is_kept_less(session, recorded)):
-        kept = session.live = {} if session.live is None else session.live
-        kept[begun.key] = data if exact else result
+    if not spent and (not (exact or typed) or _store_omits(session, recorded)):
+        live = session.live = {} if session.live is None else session.live
+        live[begun.key] = data if exact else result
     elif session.live is not None:
         session.live.pop(begun.key, None)  # of the same call in an earlier attempt
     error = tool.failure(data)
     outcome = "done" if error is None else _judged(begun, error)
-    step = _step_of(begun, data, None, _took(run, begun))
+    step = _step_of(begun, data, None, _duration(run, begun))
     _close(run, begun, outcome, step, result=recorded, exact=exact, typed=typed, error=error)
     if outcome == "in_doubt":
         tally(run).hear(begun.key)
@@ -389,30 +387,29 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     return result
 
 
-def _is_kept_less(session: Session, recorded: Any) -> bool:
-    """Whether a store may keep less of a result: of one with a secret, and of a large one."""
+def _store_omits(session: Session, recorded: Any) -> bool:
+    """Whether the store may omit part of a result: a secret, or a large value."""
     if not session.config.durable:
         return False
     durability = session.config.durability
-    if len(json_of(recorded)) > min(LOOKED_THROUGH, durability.max_value):
+    if len(json_of(recorded)) > min(MAX_SEARCHED, durability.max_value):
         return True
     redactor = durability.redactor
     return redactor is not None and redactor.value(recorded)[1]
 
 
-def _took(run: Recorder, begun: Begun) -> float:
+def _duration(run: Recorder, begun: Begun) -> float:
     return max(0.0, run.session.config.env.monotonic() - begun.started)
 
 
 def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
-    """Write down that a call raised, and judge whether it may have happened.
+    """Record that a call raised, and whether it may have happened; the caller raises the error.
 
-    An unsafe call in doubt stops the attempt, unless the run was told otherwise; the caller raises
-    the error on.
+    An unsafe call in doubt stops the attempt, unless `Durability.on_in_doubt` is `"rerun"`.
     """
     info = capture(error, begun.handled)
     if info.is_a(*CANCELLATIONS):
-        # The message of a cancellation speaks of scopes and tasks, which say nothing of the call.
+        # A cancellation's message is about scopes and tasks, not about the call.
         info = replace(info, message="it was stopped before it ended")
     if begun.tool.nested:
         # Its effects stay although it failed: ask before doing them again.
@@ -426,25 +423,25 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
 
 
 def note_try(run: Recorder, begun: Begun, error: Exception) -> None:
-    """Record a try of a call that failed and is followed by another one: a step of its own."""
+    """Record, as its own step, a failed try of a call that is repeated."""
     info = capture(error, begun.handled)
-    seconds = _took(run, begun)
+    seconds = _duration(run, begun)
     begun.started = run.session.config.env.monotonic()
     metadata = begun.place.metadata(begun.key, begun.run)
-    del metadata["call"]  # which is the step of the call's end
+    del metadata["call"]  # only the step of the call's end carries the key
     step = _step(begun.tool, begun.arguments, None, begun.effect, metadata, info, seconds)
     run.record_call_step(step)
 
 
 def _judged(begun: Begun, info: ErrorInfo) -> str:
-    """Judge from the error of a call, raised or returned, whether it may have happened."""
+    """Return the outcome of a failed call, from the error raised or returned."""
     if info.not_attempted:
         return "not_attempted"
     return "in_doubt" if begun.tool.effect in UNSAFE and not begun.call.asked else "failed"
 
 
 def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
-    """Seconds until the call's next try after this error; None where there is none."""
+    """Return the seconds until the call's next try after this error; None without another try."""
     tries = begun.tool.tries
     if tries is None or run.over or run.interrupt is not None:
         return None
@@ -469,13 +466,13 @@ def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
         f"retries=… of the tool {begun.tool.name}",
     )
     begun.idle, begun.outcome = True, outcome
-    told = {"error": info.message[:MAX_ERROR], "type": info.type_name, "pause_s": seconds}
-    begun.tries = [told] if begun.tries is None else [*begun.tries, told]
+    failed = {"error": info.message[:MAX_ERROR], "type": info.type_name, "pause_s": seconds}
+    begun.tries = [failed] if begun.tries is None else [*begun.tries, failed]
     return seconds
 
 
 def _step_of(begun: Begun, data: Any, error: ErrorInfo | None, seconds: float) -> Step:
-    """The step of a call that has ended with a result, as JSON, or with an error."""
+    """Return the step of an ended call, with its result as JSON or its error."""
     metadata = begun.place.metadata(begun.key, begun.run)
     if begun.tries is not None:
         metadata["tries"] = begun.tries
@@ -483,12 +480,12 @@ def _step_of(begun: Begun, data: Any, error: ErrorInfo | None, seconds: float) -
 
 
 def _failed(run: Recorder, begun: Begun, outcome: str, error: ErrorInfo) -> None:
-    step = _step_of(begun, None, error, _took(run, begun))
+    step = _step_of(begun, None, error, _duration(run, begun))
     _close(run, begun, outcome, step, error=error)
 
 
 def _close(run: Recorder, begun: Begun, outcome: str, step: Step, /, **fields: Any) -> None:
-    """Write down how a call has ended. fields: what the `CallFinished` says of its result or error."""
+    """Record the end of a call. fields: of `CallFinished`, about the result or error."""
     session = run.session
     if not run.over:
         session.add(
@@ -508,7 +505,7 @@ def _close(run: Recorder, begun: Begun, outcome: str, step: Step, /, **fields: A
         run.unsafe_ended()
 
 
-# Running a recorded call: in the event loop, in a thread, or where a sync tool stands.
+# Running a recorded call: in the event loop, in a thread, or in the sync caller.
 
 
 def call_async(
@@ -522,7 +519,7 @@ def call_async(
 
 
 def call_sync(tool: tools.Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call a sync tool where it stands: recorded inside a run, plain outside of any."""
+    """Call a sync tool in the caller's thread: recorded inside a run, plain outside of any."""
     run = current.get()
     if run is None:
         return tool.function(*args, **kwargs)
@@ -536,13 +533,13 @@ async def record_call(
     kwargs: Mapping[str, Any],
     driver: Driver = ASYNC,
 ) -> Any:
-    """Call a tool in an attempt: run it, give the result it had, or stop for a person."""
-    tool = _as_in(run, tool)
+    """Call a tool in an attempt: run it, return its recorded result, or stop for a person."""
+    tool = _with_effect(run, tool)
     try:
         begun = await _begun(run, tool, args, kwargs, driver)
         if isinstance(begun, Reused):
             return begun.result
-        result = await _ran(run, begun, *(begun.given or (args, kwargs)), driver)
+        result = await _run_body(run, begun, *(begun.edited or (args, kwargs)), driver)
     except (Exception, AttemptInterrupted):
         if run.interrupt is not None and driver.suspends:
             await settle_beside(run)
@@ -561,10 +558,10 @@ async def _begun(
     kwargs: Mapping[str, Any],
     driver: Driver,
 ) -> Begun | Reused:
-    """Start a call, after what must be undone or asked first, or give its recorded result."""
+    """Start a call, after undoing or asking if necessary, or return its recorded result."""
     cleared = False
     while True:
-        # Sync code cannot await a compensator, so a person is asked, as for a call without one.
+        # Sync code cannot await a compensator, so a person is asked, as if there were none.
         begun = begin(run, tool, args, kwargs, may_undo=driver.suspends, cleared=cleared)
         if isinstance(begun, Begun | Reused):
             return begun
@@ -572,7 +569,7 @@ async def _begun(
             await driver.rule(run, begun)
             cleared = True
             continue
-        # A compensator that is a tool itself is no call of the attempt.
+        # A compensator that is itself a tool is no call of the attempt.
         token = current.set(None)
         try:
             for entry in begun.entries:
@@ -583,13 +580,10 @@ async def _begun(
             current.reset(token)
 
 
-async def _ran(
+async def _run_body(
     run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any], driver: Driver
 ) -> Any:
-    """Run the body, again where its tool says how often and the error allows it; its result.
-
-    An error is written down, and raised on.
-    """
+    """Run the body, with its tool's retries; return its result. Records the error, and raises it."""
     session, tool = run.session, begun.tool
     begun.enter(run)
     try:
@@ -620,38 +614,38 @@ async def _ran(
 
 
 async def settle_beside(run: Recorder) -> None:
-    """Wait for what has an effect beside a call that ends the group it is in: it would be cut off.
+    """Wait for concurrent unsafe calls, which the error about to be raised would cut off.
 
-    A call within another call waits for none, as that would be for the one around it.
+    A call within another call does not wait, as the outer call may be among them.
     """
     if tools.calling.get() is None:
         await run.settle()
 
 
-def _as_in(run: Recorder, tool: tools.Tool) -> tools.Tool:
-    """The tool with the effect it has in this run, where none was declared."""
+def _with_effect(run: Recorder, tool: tools.Tool) -> tools.Tool:
+    """Return the tool with its effect in this run: declared, or inferred from its name."""
     if tool.declared or not run.session.config.infer_effects:
         return tool
     known = tool.by_name()
     if known.inferred:
-        _say_inferred(known)
+        _log_inferred(known)
     return known
 
 
-# The handle of one attempt as the agent has it: `run`, and `current_run()` for code deep inside.
+# The agent's handle of an attempt: `run`, or `current_run()`.
 
 
 class Run(Recorder):
-    """One attempt of a run, seen from inside. Safe to use from tasks and threads of the attempt.
+    """An agent's handle of its attempt. Safe to use from tasks and threads of the attempt.
 
     After the attempt every recording raises `AttemptOver`; after an interrupt, `AttemptInterrupted`.
     """
 
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function or `@triage.tool`, recorded; its result, reused if it is known already.
+        """Call a function or `@triage.tool`, recorded; return its result, reused if recorded before.
 
-        A sync function runs in a thread. One that is no tool has the effect `unknown`: it is not
-        repeated by any recovery. Raises what the function raises.
+        A sync function runs in a thread. A function that is no tool has the effect `unknown`: no recovery
+        repeats it. Raises the function's exception.
         """
         bound_to = getattr(function, "__self__", None)
         runs_agent = getattr(
@@ -659,30 +653,29 @@ class Run(Recorder):
         )
         if runs_agent is True and (bound_to is None or function.__name__ == "run"):
             self.check_open()
-            token = current.set(
-                self
-            )  # a task from outside of the attempt may call through its handle
+            # A task from outside of the attempt may call through its handle.
+            token = current.set(self)
             try:
-                return await function(*args, **kwargs)  # a run writes itself down
+                return await function(*args, **kwargs)  # an agent records its run itself
             finally:
                 current.reset(token)
         known, owner = tools.tool_of(function)
         return await record_call(self, known, owner + args, kwargs)
 
     async def model(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Ask a model through a function of your own, recorded as a model call; what it gives.
+        """Ask a model through your own function, recorded as a model call; return its answer.
 
-        After a failure, answers from before the point of return are given again, whatever the hint has
-        changed in the prompt; from there on the function is called anew. Words, tool calls and tokens
-        are read from answers of OpenAI's and Anthropic's forms, and from texts. A sync function runs in a
-        thread. Raises what the function raises, and UsageError where it gives a stream.
+        After a failure, answers before the point of return are reused, even if a hint has changed the
+        prompt; later ones are asked again. Text, tool calls and tokens are read from answers in OpenAI's
+        and Anthropic's formats, and from strings. A sync function runs in a thread. Raises the function's
+        exception, and UsageError if it returns a stream.
         """
         known, owner = model_of(function)
         return await record_call(self, known, owner + args, kwargs)
 
 
 def current_run() -> Run:
-    """The attempt the calling code runs in. Raises UsageError outside of any."""
+    """Return the calling code's attempt. Raises UsageError outside of any."""
     run = current.get()
     if run is None:
         raise UsageError(
@@ -692,17 +685,17 @@ def current_run() -> Run:
     return run
 
 
-_MOST_SAID = 1_000
-_said: set[str] = set()
-_said_lock = threading.Lock()
+_MAX_LOGGED = 1_000
+_logged: set[str] = set()
+_logged_lock = threading.Lock()
 
 
-def _say_inferred(tool: tools.Tool) -> None:
-    """Log that a tool's effect is inferred from its name, once a name."""
-    with _said_lock:
-        if tool.name in _said or len(_said) >= _MOST_SAID:
+def _log_inferred(tool: tools.Tool) -> None:
+    """Log once per name that a tool's effect is inferred from its name."""
+    with _logged_lock:
+        if tool.name in _logged or len(_logged) >= _MAX_LOGGED:
             return
-        _said.add(tool.name)
+        _logged.add(tool.name)
     logger.info(
         "the effect of the tool %.100r is not declared; by its name it is a %s, which a recovery may "
         "call again. Declare it (effect=… or effects={…}), or turn this off with infer_effects=False",

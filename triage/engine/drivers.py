@@ -1,7 +1,7 @@
-"""How recorded calls wait: in the event loop, or blocking, where sync code stands.
+"""How recorded calls wait: in the event loop, or by blocking a sync caller.
 
-Code that waits is written once, as a coroutine that is given a driver. With `SYNC` none of its waits
-suspends it, so `step` runs it to its end in the thread and the context of its caller.
+Waiting code is written once, as a coroutine with a driver. With `SYNC` no wait suspends the coroutine, so
+`step` runs it to its end in the thread and context of the caller.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Driver:
 
     @property
     def can_wait(self) -> bool:
-        """Whether it can wait for long without holding up an event loop."""
+        """Whether a long wait blocks no event loop."""
         return True
 
     async def call(self, function: Callable[..., Coroutine[Any, Any, R]], *args: Any) -> R:
@@ -47,7 +47,7 @@ class Driver:
         return await function(*args)
 
     async def barrier(self, session: Session, *, unsafe: bool = False) -> None:
-        """Do as `Session.barrier`. unsafe: it is for a call that must not happen twice."""
+        """Do as `Session.barrier`. unsafe: for an unsafe call."""
         await session.barrier()
 
     async def rule(self, run: Recorder, asked: Guarded) -> None:
@@ -55,7 +55,7 @@ class Driver:
         await rule(run, asked)
 
     def body(self, run: Recorder, tool: Tool, args: Any, kwargs: Any) -> Any:
-        """Call a tool's function: its result, to be awaited by a driver that suspends."""
+        """Call a tool's function; return its result, or from a driver that suspends an awaitable of it."""
         return _body(run, tool, args, kwargs)
 
 
@@ -69,7 +69,7 @@ class _Blocking(Driver):
         return not in_event_loop()
 
     async def call(self, function: Callable[..., Coroutine[Any, Any, R]], *args: Any) -> R:
-        """Await it in the event loop that the thread belongs to, else in one of its own."""
+        """Await the function in the event loop that the thread belongs to, else in a new one."""
         try:
             anyio.from_thread.check_cancelled()
         except RuntimeError:
@@ -77,7 +77,7 @@ class _Blocking(Driver):
         return anyio.from_thread.run(function, *args)
 
     async def barrier(self, session: Session, *, unsafe: bool = False) -> None:
-        # In the event loop's own thread only what must not happen twice is worth holding everybody up.
+        # In the event loop's own thread, only an unsafe call is worth blocking the loop.
         if unsafe or self.can_wait:
             session.barrier_sync()
 
@@ -102,7 +102,7 @@ async def _body(run: Recorder, tool: Tool, args: Any, kwargs: Any) -> Any:
         if tool.is_async:
             return await tool.function(*args, **kwargs)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        # The thread is left behind at its timeout, or where the call is cut off: nothing can stop it.
+        # Nothing can stop the thread, so it is left behind at its timeout, or if the call is cut off.
         with nullcontext() if tool.timeout is not None else run.thread_awaited():
             result = await anyio.to_thread.run_sync(
                 partial(tool.function, *args, **kwargs), abandon_on_cancel=True
@@ -111,13 +111,13 @@ async def _body(run: Recorder, tool: Tool, args: Any, kwargs: Any) -> Any:
 
 
 def step(work: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine whose waits block; its result."""
+    """Run a coroutine whose waits block; return its result."""
     try:
         work.send(None)
     except StopIteration as ended:
         return ended.value  # type: ignore[no-any-return] # a coroutine's result
     except RuntimeError as error:
-        if isinstance(error.__cause__, StopIteration):  # no coroutine lets it out as it is
+        if isinstance(error.__cause__, StopIteration):  # a coroutine raises it as a RuntimeError
             raise error.__cause__ from None
         raise
     work.close()
@@ -125,7 +125,7 @@ def step(work: Coroutine[Any, Any, R]) -> R:
 
 
 def immediate(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Make a sync function one that is awaited, and calls it where it stands."""
+    """Wrap a sync function as an async one that calls it in place."""
 
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(*args, **kwargs)

@@ -1,10 +1,10 @@
-"""A run's place in its event loop: who has cancelled its task, and waits that finish.
+"""A run in its event loop: cancellations of its task, and waits that no cancellation breaks.
 
-`Cancellations` counts what `task.cancelling()` says, without what groups forget. When a child fails while
-its `asyncio.TaskGroup` waits at the end of its block, the group cancels the waiting task. Before Python
-3.13 it does not take that back: `task.cancelling()` stays raised after the group has ended, as if somebody
-outside had cancelled the task. The counts cannot tell the two apart, but the group can while the task is
-suspended in it, so `Watched` looks wherever an attempt is suspended.
+When a child fails while its `asyncio.TaskGroup` waits at the end of its block, the group cancels the
+waiting task. Before Python 3.13 it does not take that back: `task.cancelling()` stays raised after the
+group has ended, as if other code had cancelled the task. The count cannot tell the two apart, but the group
+can while the task is suspended in it, so `Watched` inspects an attempt wherever it is suspended, and
+`Cancellations` subtracts the counts that groups leave behind.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 FORGETS = sys.version_info < (3, 13)
-"""Whether groups leave the count raised."""
+"""Whether task groups leave the count raised."""
 
 CANCELLATIONS = ("CancelledError", "Cancelled", "AttemptInterrupted", "AttemptOver")
-"""The classes of the exceptions by which code is stopped from outside."""
+"""Names of the exception classes that stop code from outside."""
 
 _WAITS = asyncio.TaskGroup.__aexit__.__code__
 _AWAITED = {
@@ -47,13 +47,13 @@ _WRAPPERS = (
     "coroutine_wrapper",
     "anext_awaitable",
 )
-"""Types of the interpreter that stand for a coroutine or generator and do not show it."""
+"""The interpreter's wrapper types that do not expose the coroutine or generator they wrap."""
 
 
 class Watched(Generator[Any, Any, Any], Awaitable[Any]):
-    """Awaits a coroutine, and calls `forgotten` once for each cancellation that a group leaves behind.
+    """Awaits a coroutine, and calls `forgotten` once for each cancel count that a group leaves behind.
 
-    root: where the coroutine is looked at, if not in itself: the async generator of its `__anext__`.
+    root: inspected in place of the coroutine: the async generator, if the coroutine is its `__anext__`.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Watched(Generator[Any, Any, Any], Awaitable[Any]):
 
     def _suspended(self, signal: Any) -> Any:
         group = _waiting(self.root)
-        asks = group is not None and not group._parent_cancel_requested  # nothing else tells
-        self._group = group if asks else None
+        uncancelled = group is not None and not group._parent_cancel_requested  # no public name
+        self._group = group if uncancelled else None
         return signal
 
     def _resumed(self) -> None:
@@ -94,9 +94,9 @@ class Watched(Generator[Any, Any, Any], Awaitable[Any]):
 
 
 class Cancellations:
-    """How often others have cancelled a task since this was made, what groups forget left out.
+    """Counts how often other code has cancelled a task, without the counts that task groups leave behind.
 
-    What is awaited through `watched` is looked at; a group outside of it counts as others do.
+    Only groups in awaitables wrapped by `watched` are recognized.
     """
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
@@ -104,13 +104,13 @@ class Cancellations:
         self._before = task.cancelling()
 
     def count(self) -> int:
-        """Cancellations that are still meant."""
+        """Return the number of cancellations that were not taken back."""
         return self._task.cancelling() - self._before
 
     def watched(self, work: Any, root: Any = None) -> Any:
-        """What is to be awaited, so that no group inside it is taken for a cancellation by others.
+        """Wrap an awaitable, so that no group inside it counts as a cancellation by other code.
 
-        root: the async generator whose `__anext__` it is.
+        root: the async generator, if `work` is its `__anext__`.
         """
         if not FORGETS or not hasattr(work, "send"):
             return work
@@ -121,7 +121,7 @@ class Cancellations:
 
 
 def current_task() -> asyncio.Task[Any] | None:
-    """The task of asyncio that runs now; None under trio, and in a thread of its own."""
+    """Return the running asyncio task; None under trio, and in a thread without an event loop."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -129,7 +129,7 @@ def current_task() -> asyncio.Task[Any] | None:
 
 
 def current_caller() -> int:
-    """What tells the task that runs now, or the thread outside of any event loop, from others alive."""
+    """Return the id of the running task, or outside of any event loop that of the thread."""
     task = current_task()
     if task is not None:
         return id(task)
@@ -140,7 +140,7 @@ def current_caller() -> int:
 
 
 def _waiting(link: Any) -> Any:
-    """The group at whose end a suspended coroutine waits for children; None where it waits elsewhere."""
+    """Return the group whose children a suspended coroutine waits for; None if it waits elsewhere."""
     while link is not None:
         if type(link) is CoroutineType and link.cr_code is _WAITS and link.cr_frame is not None:
             return link.cr_frame.f_locals["self"]
@@ -161,9 +161,9 @@ def _awaited(link: Any) -> Any:
 
 
 async def unbroken(work: Awaitable[None]) -> BaseException | None:
-    """Wait until it is done; return a cancellation that came meanwhile, for the caller to raise.
+    """Wait until `work` is done; return a cancellation that came meanwhile, for the caller to raise.
 
-    No scope shields from asyncio's `task.cancel()`, so there the wait is started again.
+    No scope shields from asyncio's `task.cancel()`, so the wait is repeated there.
     """
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):
@@ -183,9 +183,9 @@ async def unbroken(work: Awaitable[None]) -> BaseException | None:
 
 
 class Background:
-    """Work in a task of its own, which no scope around its start holds: an async generator may leave it.
+    """Work in its own task, outside of the scopes where it starts, so that an async generator may own it.
 
-    work: catches what it raises, cancellations too.
+    work: catches its own exceptions, cancellations too.
     """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -199,7 +199,7 @@ class Background:
             finally:
                 self._over.set()
 
-        self._task: Any  # asyncio keeps none
+        self._task: Any  # asyncio holds tasks only weakly
         if current_task() is not None:
             self._task = asyncio.get_running_loop().create_task(run())
         else:

@@ -1,4 +1,4 @@
-"""The journal of a living run: what is added to it, and when it has reached the store."""
+"""The journal of a living run: adding events, and waiting until the store has them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,12 @@ if TYPE_CHECKING:
     from .run import Recorder
 
 
-class Inside:
+class InnerRuns:
     """State of a run's inner runs that only this process has.
 
-    asked: the errors by which inner runs said that they wait for an answer, and their questions. answers:
-    answers given to this run that are meant for an inner run, by the digest of its question's token. left:
-    sessions of inner runs that were cut off, by id, for what only they have: results without a JSON form,
-    compensators, and their own inner runs.
+    asked: errors by which inner runs asked for an answer, with their questions. answers: answers to inner
+    runs that this run was given, by the digest of the question's token. left: sessions of inner runs that
+    were cut off, by id; only they hold results without a JSON form, compensators, and their inner runs.
     """
 
     __slots__ = ("answers", "asked", "left")
@@ -57,15 +56,15 @@ class Inside:
         self.left: dict[str, Session] = {}
 
 
-def inside(session: Session) -> Inside:
-    """Return the `Inside` of a run, made at first use."""
+def inner_runs(session: Session) -> InnerRuns:
+    """Return the `InnerRuns` of a run, made at first use."""
     if session.inner is None:
-        session.inner = Inside()
+        session.inner = InnerRuns()
     return session.inner
 
 
 def inner_id(session: Session, key: str, bound: dict[str, Any]) -> str:
-    """Return the id of a call's inner run: the one the caller chose, or one kept until that run ends."""
+    """Return the id of a call's inner run: the caller's choice, or an id kept until that run ends."""
     known = session.state.calls.get(key)
     chosen = bound.get("run_id")
     if chosen is None:
@@ -97,7 +96,7 @@ def _warn_of_generated_name(name: str, _code: str) -> None:
 class Session:
     """The journal of a living run. Recording is safe from any thread.
 
-    `state` is folded when it is asked for.
+    `state` is folded on demand.
     """
 
     entered: Sequence[AbstractContextManager[Any]] = ()
@@ -109,19 +108,19 @@ class Session:
     live: dict[str, Any] | None = None
     undo: dict[int, Callable[[], Any]] | None = None
     question: Question | None = None
-    # What the caller handles while the run goes on: no context of the run's own errors.
+    # The exception that the caller is handling: not part of the context of the run's own errors.
     handled: BaseException | None = None
-    # Run when the run ends in a failure, by the adapter that registered it in the last attempt.
+    # Called if the run fails; by the adapter that registered it in the last attempt.
     at_failure: dict[str, Callable[[], Awaitable[object]]] | None = None
-    # Requests to models that failed and were made again in their place, as attempts.
+    # Failed tries of requests to models that were repeated in place, as attempts.
     tries: tuple[Attempt, ...] = ()
     tries_told = 0
-    # Names of tools that are known to record their calls, beside those that the function refers to.
+    # Names of further tools known to record their calls, beside the ones that the function refers to.
     recorded_tools: frozenset[str] = frozenset()
     has_calls = False
-    # inner: state of this run's inner runs, if it has any. nested: this is an inner run, which an attempt
-    # waits for. comes_back: and its outer run may go on with it.
-    inner: Inside | None = None
+    # inner: state of this run's inner runs, if any. nested: this is an inner run that an attempt waits for.
+    # comes_back: the outer run may continue this inner run.
+    inner: InnerRuns | None = None
     nested = False
     comes_back = False
     # The hint for the first attempt of an inner run that replaces one that has ended.
@@ -131,7 +130,7 @@ class Session:
     durable = False
     # Fields of past Retry actions that hold until the run ends, by name.
     lasting: Mapping[str, Any] = MappingProxyType({})
-    # What observers have raised to end the program: see `raise_held`.
+    # Exceptions by which observers end the program; see `raise_held`.
     held: list[BaseException]
     _state: RunState | None = None
     _folded = 0
@@ -169,7 +168,7 @@ class Session:
     def _begin(self) -> None:
         """Record the start of the run."""
         config = self.config
-        task, args, unstored = _given(self.task, self.kwargs)
+        task, args, unstored = _arguments_as_json(self.task, self.kwargs)
         started = RunStarted(
             run_id=self.run_id,
             seq=0,
@@ -191,7 +190,7 @@ class Session:
             self.keep(0, since=ticks())
 
     def take_in(self, events: Sequence[Event]) -> None:
-        """Continue the journal that its last owner left."""
+        """Continue the journal of an earlier owner."""
         self.events = list(events)
         started = events[0]
         if isinstance(started, RunStarted) and started.origin is not None:
@@ -200,9 +199,9 @@ class Session:
         calls = [event for event in events if isinstance(event, CallStarted)]
         self.has_calls = bool(calls)
         if any(call.run is not None for call in calls):
-            inside(self)
+            inner_runs(self)
         if any(isinstance(event, CompensatorRegistered) for event in events):
-            self.undo = {}  # their calls must be undone, although the callables are not known yet
+            self.undo = {}  # their calls must be undone; the callables are found later
         self.lasting = lasting(event.action for event in events if isinstance(event, ActionChosen))
         self.flushed = len(events)
         self._state = None
@@ -234,7 +233,7 @@ class Session:
 
     @property
     def position(self) -> int:
-        """How many events have been recorded."""
+        """Number of recorded events."""
         return len(self.events)
 
     def add(
@@ -250,7 +249,7 @@ class Session:
             return self.put_locked(kind, **fields)
 
     def put_locked(self, kind: Callable[..., Event], /, **fields: Any) -> Event:
-        """As `put`, for a caller that holds the lock."""
+        """Do as `put`, for a caller that holds the lock."""
         event = kind(run_id=self.run_id, seq=len(self.events), time=self.time(), **fields)
         self.events.append(event)
         return event
@@ -260,16 +259,16 @@ class Session:
         with self.redacting():
             return notify(self.config.observers, event, self.held)
 
-    def raise_held(self, ended: BaseException | None = None, **given: Any) -> None:
-        """Raise what an observer has raised to end the program, now that its event is recorded.
+    def raise_held(self, ended: BaseException | None = None, **attributes: Any) -> None:
+        """Raise an observer's exception that ends the program, now that its event is recorded.
 
-        ended: the error that the run ends with instead. given: attributes that the exception gets.
+        ended: the error that the run would have ended with. attributes: set on the exception.
         """
         if not self.held:
             return
         error = self.held[0]
         self.held.clear()
-        for name, value in given.items():
+        for name, value in attributes.items():
             setattr(error, name, value)
             error.add_note(
                 f"the agent had finished: its {name} is the attribute `{name}` of this error"
@@ -283,21 +282,21 @@ class Session:
 
     @cached_property
     def guard_turn(self) -> anyio.Lock:
-        """Held while a sync guard decides, so that calls made at once are ruled on in their order."""
+        """Lock of deciding guards, so that concurrent calls are ruled on in their order."""
         return anyio.Lock()
 
     @cached_property
     def waits(self) -> Waits:
-        """What has been said of the waits of this run."""
+        """The waits of this run that were logged already."""
         return Waits()
 
     @property
     def named(self) -> str:
-        """The run as log records call it: its agent and the beginning of its id."""
+        """The run's name in log records: its agent and the beginning of its id."""
         return f"{self.config.name} (run {self.run_id[:8]})"
 
     def begin(self, event: Event) -> None:
-        """Tell the observers and the store of the event with which an attempt begins."""
+        """Tell the observers and the store that an attempt begins."""
         if self.config.observers:
             self.entered = self.tell(event)
         self.hand_over()
@@ -308,10 +307,7 @@ class Session:
             self.keeper.pump()
 
     def attend(self, attempt: Recorder) -> None:
-        """Stop this attempt once another process owns the run.
-
-        Raises StaleWriter where one does already.
-        """
+        """Stop this attempt once another process owns the run. Raises StaleWriter if one does already."""
         if self.keeper is not None:
             self.keeper.attend(attempt)
 
@@ -381,7 +377,7 @@ class Session:
             self.parent.count(more, self.run_id)
 
     async def flush(self) -> None:
-        """Store all events so far. Raises the store's error; may be called again."""
+        """Store all events so far. Raises the store's error; may be repeated."""
         if self.keeper is not None:
             await self.keeper.barrier()
             return
@@ -398,10 +394,10 @@ class Session:
             await self.flush()
 
     async def barrier(self) -> None:
-        """Wait until all events so far are durable, in the mode where each call must be (`durable`).
+        """Wait until all events so far are durable, if each call must be (`durable`).
 
-        In every mode, make sure that the run is still ours. Raises the store's error, unless the run goes
-        on without its store.
+        In every mode, check that this process still owns the run. Raises the store's error, unless the run
+        continues without its store.
         """
         if self.keeper is None:
             return
@@ -420,7 +416,7 @@ class Session:
             self.keeper.hold_sync()
 
     def failed_with(self, error: BaseException) -> bool:
-        """Return whether `error` is the store's failure and must end the run."""
+        """Whether `error` is the store's failure and must end the run."""
         keeper = self.keeper
         if keeper is None or keeper.error is None or keeper.detached:
             return False
@@ -429,17 +425,17 @@ class Session:
 
     @property
     def lost(self) -> bool:
-        """Whether another process is known to own the run, so that nothing said here counts."""
+        """Whether another process is known to own the run, so that nothing recorded here counts."""
         return self.keeper is not None and self.keeper.lost
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has its end in the journal."""
+        """Whether the journal holds the run's end."""
         return bool(self.events) and isinstance(self.events[-1], RunFinished)
 
     @property
     def left_behind(self) -> bool:
-        """Whether the attempt that waited for this inner run has ended. Its next one goes on with it."""
+        """Whether the attempt that waited for this inner run has ended; the next one continues the run."""
         outer = self.parent if self.nested else None
         return outer is not None and (outer.ending or outer.over or outer.session.left_behind)
 
@@ -450,9 +446,9 @@ class Session:
         return flushed == len(self.events)
 
     async def confirm(self) -> None:
-        """Make sure that this process still owns a durable run. Raises StaleWriter where it does not.
+        """Check that this process still owns a durable run. Raises StaleWriter if not.
 
-        Any other failure of the store is raised too, unless the run goes on without it.
+        Raises the store's other errors too, unless the run continues without its store.
         """
         if self.keeper is None:
             return
@@ -463,7 +459,7 @@ class Session:
                 raise
 
     async def give_back(self) -> None:
-        """Give a durable run back to its store, where `recover` finds it."""
+        """Release the lease of a durable run, so that `recover` finds it."""
         if self.keeper is not None:
             self.keeper.over = True
             if not isinstance(self.keeper.error, StoreUnavailable):
@@ -472,9 +468,9 @@ class Session:
                 )
 
     def does_without_store(self, error: Exception) -> bool:
-        """Return whether the run goes on although its store failed; log the failure if it does.
+        """Whether the run continues although its store failed; log the failure if so.
 
-        It never does where another process owns the run now.
+        False if another process owns the run now.
         """
         if self.config.durability.on_store_error != "continue" or isinstance(error, StaleWriter):
             return False
@@ -482,7 +478,7 @@ class Session:
         return True
 
     async def flush_beside(self, error: BaseException) -> None:
-        """Flush while `error` is being raised. A failure of the store is logged and noted on `error`."""
+        """Flush while `error` is being raised; log a failure of the store, and note it on `error`."""
         failure: BaseException | None = None
         try:
             await self.flush()
@@ -495,8 +491,10 @@ class Session:
             error.add_note(f"the journal was not stored: {type(failure).__name__}: {failure}")
 
 
-def _given(task: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
-    """A run's task and arguments as JSON, and the names of those that JSON does not hold exactly."""
+def _arguments_as_json(
+    task: Any, kwargs: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+    """Return a run's task and arguments as JSON, and the names of values without an exact JSON form."""
     shown, exact = plain_noting(task)
     unstored = [] if exact else [TASK]
     args: dict[str, Any] = {}

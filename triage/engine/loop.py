@@ -32,7 +32,7 @@ from .calls import Run
 from .checks import Refused, check, hold_against_record, look_at
 from .config import Config
 from .event_loop import current_caller, current_task, unbroken
-from .journal import Session, inside
+from .journal import Session, inner_runs
 from .keeper import Keeper
 from .outside import end_inner
 from .questions import asked_inside, cut_off
@@ -42,21 +42,21 @@ from .run import NO_GUIDANCE, Guidance, Recorder, Replay, current, out_of_time
 from .tools import Function
 
 SYNC_THREADS = 40
-"""How many sync agents of an event loop run at once."""
+"""Sync agents that run at once in one event loop."""
 
 LOOKS = 4
-"""Looks within `Limits(stall_seconds=…)`: a stall is noticed at most a quarter of that late."""
+"""Looks per `Limits(stall_seconds=…)`: a stall is noticed at most a quarter of that time late."""
 
-# Signals with which frameworks steer their own control flow although they are Exceptions: catching
-# one would break the framework's pause. By name, so that no framework is imported.
+# Exceptions by which frameworks steer their own control flow: catching one would break the framework's
+# pause. By name, so that no framework is imported.
 _SIGNALS = frozenset({"langgraph.errors.GraphBubbleUp"})
 
 
 class Restarted(NamedTuple):
-    """Between the items of a stream: those of a new attempt follow. attempt: its number.
+    """Item of a stream: the items of a new attempt follow; earlier ones are not taken back.
 
-    returns_to: position of the journal before which recorded reads and model calls are reused. Items
-    already yielded are not taken back.
+    attempt: number of the new attempt. returns_to: journal position; recorded reads and model calls before
+    it are reused.
     """
 
     attempt: int
@@ -66,7 +66,7 @@ class Restarted(NamedTuple):
 
 
 class Interrupted(Exception):
-    """An attempt was interrupted; `__cause__` is what the function raised then, if anything."""
+    """An attempt was interrupted; `__cause__` is the exception of its function, if any."""
 
 
 # The run: attempt after attempt until one succeeds or recovery ends.
@@ -75,9 +75,9 @@ class Interrupted(Exception):
 async def run_loop(
     session: Session, function: Function, before: Awaitable[Next | None] | None = None
 ) -> Any:
-    """Run to the end: the checked result, or the error that ends the run.
+    """Run attempts until one succeeds; return its checked result, or raise the error that ends the run.
 
-    before: awaited first; it returns how the first attempt here starts. None: a new run.
+    before: awaited first; returns how the first attempt here starts. None: a new run.
     """
     run: Run | None = None
     outside = current.get()
@@ -89,7 +89,7 @@ async def run_loop(
             while True:
                 session.attend(run)
                 try:
-                    # Set back below without `reset`, whose token would live as long as the run.
+                    # Restored below without `reset`: its token would live as long as the run.
                     current.set(run)
                     try:
                         result = await _invoke(function, run, session.kwargs)
@@ -101,7 +101,7 @@ async def run_loop(
                         # A discarded coroutine can be closed while another run is current.
                         if current.get() is run:
                             current.set(outside)
-                        _say_unheard(run, function)
+                        _warn_of_unread_hint(run, function)
                     await _end(run)
                     if run.interrupt is not None:
                         raise Interrupted
@@ -116,7 +116,7 @@ async def run_loop(
                 else:
                     return await _finish(session, result)
                 following = await recover(session, run, failure)
-                # The error's traceback holds this frame: a frame that held the error too would be a cycle.
+                # The error's traceback holds this frame, so keeping the error here would make a cycle.
                 del failure
                 run = next_attempt(session, following)
         except Exception as error:
@@ -131,7 +131,7 @@ async def run_loop(
 async def stream_loop(
     session: Session, function: Function, before: Awaitable[None] | None = None
 ) -> AsyncGenerator[Any]:
-    """As `run_loop`, with the items as they come, and `Restarted` before those of a new attempt."""
+    """Do as `run_loop`, yielding items as they come, and `Restarted` before a new attempt's items."""
     attempts = _streamed_attempts(session, function, before)
     try:
         while True:
@@ -163,10 +163,10 @@ async def _streamed_attempts(
             try:
                 result: Any = items
                 async with aclosing(_stream_attempt(function, run, session.kwargs)) as stream:
-                    async for given in stream:
-                        item = given
-                        if isinstance(given, _Whole):
-                            result = item = given.result
+                    async for streamed in stream:
+                        item = streamed
+                        if isinstance(streamed, _Whole):
+                            result = item = streamed.result
                         if checks is not None or session.comes_back:
                             items.append(item)
                         yield item
@@ -195,7 +195,7 @@ async def _streamed_attempts(
 
 
 async def claim_run_id(session: Session) -> None:
-    """Store the start of a run whose id the caller chose. Raises UsageError where it is taken."""
+    """Store the start of a run whose id the caller chose. Raises UsageError if the id is taken."""
     try:
         await session.flush()
     except errors.StaleWriter as error:
@@ -205,11 +205,11 @@ async def claim_run_id(session: Session) -> None:
             raise
 
 
-# The attempt: how it begins, how the function is called, how it ends.
+# One attempt: begin, call the function, end.
 
 
 def first_attempt(session: Session) -> Run:
-    """The handle of the first attempt. Raises AttemptOver where nobody waits for this inner run."""
+    """Begin the first attempt. Raises AttemptOver if nobody waits for this inner run."""
     _refuse_left_behind(session)
     event = session.put(AttemptStarted, attempt=1, hint=session.first_hint)
     if session.busy:
@@ -220,7 +220,7 @@ def first_attempt(session: Session) -> Run:
 
 
 def next_attempt(session: Session, following: Next) -> Run:
-    """The handle of a further attempt. Raises AttemptOver where nobody waits for this inner run."""
+    """Begin a further attempt. Raises AttemptOver if nobody waits for this inner run."""
     _refuse_left_behind(session)
     guidance = following.guidance
     session.lasting = {**session.lasting, **lasting([guidance.action])}
@@ -274,7 +274,7 @@ def _refuse_left_behind(session: Session) -> None:
 
 
 def _arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of one attempt: the caller's, the run's, and what an action injects."""
+    """Return the keyword arguments of one attempt: the caller's, the run's and the injected ones."""
     filled = {**kwargs}
     run.hint_read = run.hint_read or not function.is_deaf
     for name, read in function.injected:
@@ -287,7 +287,7 @@ def _arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[
 
 
 async def _invoke(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Any:
-    """One attempt at the function: its result, or what it raises."""
+    """Call the function for one attempt; return its result."""
     if run.session.config.plain:
         run.owner = current_task()
     if run.owner is not None:
@@ -308,7 +308,7 @@ async def _invoke(function: Function, run: Run, kwargs: Mapping[str, Any]) -> An
             stack.enter_context(manager)
         run.session.raise_held()
         return await _unstalled(run, _called(function, run, kwargs))
-    return None  # type: ignore[unreachable] # the scope swallowed its cancellation; `_end` sees it
+    return None  # type: ignore[unreachable] # the scope swallowed its cancellation; `_end` looks for that
 
 
 async def _called(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Any:
@@ -322,7 +322,7 @@ async def _called(function: Function, run: Run, kwargs: Mapping[str, Any]) -> An
 
 
 async def _in_thread(function: Function, run: Run, filled: Mapping[str, Any]) -> Any:
-    """What a plain function returns, whatever that is."""
+    """Call a plain function in a thread; return its result unchanged."""
     limiter = _sync_limiter.get(None)
     if limiter is None:
         limiter = anyio.CapacityLimiter(SYNC_THREADS)
@@ -349,7 +349,7 @@ async def _collected(generator: AsyncGenerator[Any]) -> list[Any]:
 
 
 class _Whole(NamedTuple):
-    """The result of a wrapper that has returned no generator: not one of several items."""
+    """The whole result of a wrapper that returned no generator, as opposed to one item of several."""
 
     result: Any
 
@@ -357,7 +357,7 @@ class _Whole(NamedTuple):
 async def _handed_on(
     function: Function, run: Run, filled: Mapping[str, Any]
 ) -> AsyncGenerator[Any]:
-    """The items of the generator that a plain wrapper returns, or its result as a `_Whole`."""
+    """Yield the items of the generator that a plain wrapper returns, or its result as a `_Whole`."""
     returned = await _in_thread(function, run, filled)
     if isinstance(returned, AsyncGenerator):
         async with aclosing(returned):
@@ -368,11 +368,11 @@ async def _handed_on(
 
 
 _sync_limiter: RunVar[anyio.CapacityLimiter | None] = RunVar("triage_sync_limiter")
-"""Sync agents of an event loop share their own threads, so that they cannot starve anyone else's."""
+"""Threads of sync agents, per event loop: separate, so that agents starve nobody else's threads."""
 
 
 def _scope(run: Run) -> anyio.CancelScope | None:
-    """The scope of an attempt; None where nothing can end it early."""
+    """Return the cancel scope of an attempt; None if nothing can end it early."""
     seconds = run.session.attempt_seconds_left()
     config = run.session.config
     watches = config.watching is not None or config.limits.watches
@@ -384,7 +384,7 @@ def _scope(run: Run) -> anyio.CancelScope | None:
 
 
 async def _unstalled(run: Run, work: Awaitable[Any]) -> Any:
-    """Await `work`, and interrupt it once nothing was recorded for `stall_seconds`."""
+    """Await `work`; interrupt the attempt once nothing was recorded for `stall_seconds`."""
     seconds = run.session.limits.stall_seconds
     if seconds is None:
         return await work
@@ -421,10 +421,10 @@ async def _unstalled(run: Run, work: Awaitable[Any]) -> Any:
 async def _stream_attempt(
     function: Function, run: Run, kwargs: Mapping[str, Any]
 ) -> AsyncGenerator[Any]:
-    """The items of one attempt at an async generator; ends or raises as an attempt does.
+    """Yield the items of one attempt at an async generator; ends or raises as the attempt does.
 
     The context variable and the observers are set around each step of the generator, never across
-    a yield, so that the consumer's own code does not run inside the attempt.
+    a yield, so that the consumer's code runs outside the attempt.
     """
     stack, context = contextlib.ExitStack(), copy_context()
     placed: list[tuple[ContextVar[Any], Any]] = []
@@ -470,14 +470,13 @@ async def _next_item(generator: Any, run: Run) -> Any:
     with scope:
         run.enter_scope(scope)
         return await _unstalled(run, run.watched(generator.__anext__(), generator))
-    raise StopAsyncIteration  # the scope swallowed its own cancellation: `_end` sees that it was cancelled
+    raise StopAsyncIteration  # the scope swallowed its own cancellation; `_end` checks for that
 
 
 async def _end(run: Run, error: BaseException | None = None) -> None:
-    """Close the attempt, after unsafe calls that it left running have been recorded.
+    """Close the attempt once its running unsafe calls are recorded.
 
-    error: what its function raised. Raises the cancellation from outside that came together with an
-    interrupt.
+    error: raised by its function. Raises a cancellation from outside that came together with an interrupt.
     """
     run.leave(error)
     if run.interrupt is None and run.scope is not None and run.scope.cancel_called:
@@ -487,33 +486,33 @@ async def _end(run: Run, error: BaseException | None = None) -> None:
     run.close()
     if run.cut and run.session.question is None and not run.session.lost:
         run.session.question = cut_off(run)
-    await _keep_inside(run)
+    await _keep_inner(run)
     if run.interrupt is not None:
-        await run.give_way()
+        await run.raise_cancellation()
 
 
-async def _keep_inside(run: Recorder) -> None:
-    """Keep the inner runs that an attempt has left running, for the next one to go on with."""
-    for one in run.inside:
-        session = one.session
+async def _keep_inner(run: Recorder) -> None:
+    """Keep the unfinished inner runs of an attempt for the next attempt to continue."""
+    for inner in run.inner_attempts:
+        session = inner.session
         if session.comes_back and not (session.has_ended or session.lost):
-            left = inside(run.session).left
+            left = inner_runs(run.session).left
             known = left.get(session.run_id)
             if known is None or known.position <= session.position:
                 left[session.run_id] = session
             if session.keeper is None:
                 await session.flush()
-        await _keep_inside(one)
+        await _keep_inner(inner)
 
 
-_unheard: WeakSet[Function] = WeakSet()
-"""Functions whose lost hints were logged already: one line each is enough."""
+_warned: WeakSet[Function] = WeakSet()
+"""Functions whose unread hints were logged; one line each is enough."""
 
 
-def _say_unheard(run: Run, function: Function) -> None:
-    """Log once that the function was given a hint it cannot receive, and that nothing else asked for it."""
-    if run.told.hint and not run.hint_read and function not in _unheard:
-        _unheard.add(function)
+def _warn_of_unread_hint(run: Run, function: Function) -> None:
+    """Warn once per function that nothing read the hint of its attempt."""
+    if run.told.hint and not run.hint_read and function not in _warned:
+        _warned.add(function)
         logger.warning(
             "agent %s: nobody received the hint for its next attempt; give its function a parameter "
             "_triage_hint, or read current_run().guidance.hint",
@@ -521,14 +520,13 @@ def _say_unheard(run: Run, function: Function) -> None:
         )
 
 
-# The failure: what an exception stands for.
+# The failure that an exception stands for.
 
 
 def _raise_interrupted(run: Run, error: BaseException) -> None:
-    """Raise `Interrupted` from what an interrupted function raised; let everything else pass.
+    """Raise `Interrupted` from the error of an interrupted function; let everything else pass.
 
-    Cancellation from outside, KeyboardInterrupt and their like are never a failure; nor is the
-    interrupt of a run around this one.
+    A cancellation from outside, a KeyboardInterrupt and the interrupt of an outer run are never a failure.
     """
     if isinstance(error, errors.AttemptInterrupted) or (
         isinstance(error, BaseExceptionGroup)
@@ -543,7 +541,7 @@ def _raise_interrupted(run: Run, error: BaseException) -> None:
                 outer = outer.session.parent
             run.interrupt = error.diagnosis
         raise Interrupted from error
-    # A cancellation here is ours: `_end` has raised those from outside.
+    # A cancellation here is ours: `_end` has raised any from outside.
     if (
         run.interrupt is not None
         and isinstance(error, (Exception, anyio.get_cancelled_exc_class()))
@@ -553,9 +551,9 @@ def _raise_interrupted(run: Run, error: BaseException) -> None:
 
 
 async def _failure(session: Session, run: Run, error: Exception) -> Failure | None:
-    """The failure that an exception stands for. None: it is not ours to handle, and the run has ended.
+    """Return the failure that an exception stands for; None if the run has ended with the exception.
 
-    Raises StaleWriter where another process owns the run now.
+    Raises StaleWriter if another process owns the run now.
     """
     if await _is_stopped(session, run, error):
         return None
@@ -570,14 +568,14 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
             and (run.cut or diagnosis.cause == Cause.IN_DOUBT)
             and session.inner is not None
         ):
-            # A question inside may have cut off the call in doubt, and would do so again.
+            # An inner run's question may have cut off the call in doubt, and would do so again.
             diagnosis = _asked_inside(session, cause) or diagnosis
         return Failure(cause if isinstance(cause, Exception) else None, diagnosis)
     if isinstance(error, Refused):
         return Failure(error.__cause__, error.diagnosis, refused=True)
     if session.failed_with(error):
         if isinstance(error, ExceptionGroup):
-            await session.flush()  # which says it plainly
+            await session.flush()  # raises the plain error
         return None
     waits = _asked_inside(session, error)
     if waits is not None:
@@ -589,7 +587,7 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
 
 
 def _is_no_failure(error: BaseException) -> bool:
-    """Whether it, or a member of a group, is a mistake of the caller's, a suspension or a signal."""
+    """Whether an error, or a member of a group, is a usage error, a suspension or a framework's signal."""
     return any(
         isinstance(one, errors.UsageError | errors.TriageSuspendedError)
         or any(f"{cls.__module__}.{cls.__qualname__}" in _SIGNALS for cls in type(one).__mro__)
@@ -598,9 +596,9 @@ def _is_no_failure(error: BaseException) -> bool:
 
 
 async def _is_stopped(session: Session, run: Run, error: Exception) -> bool:
-    """Whether there is no next attempt for those who run this one: nobody waits for it any more."""
+    """Whether the run stops here, as nobody waits for its result."""
     if session.left_behind:
-        # The next attempt around it goes on with this run, from what is recorded by now.
+        # The outer run's next attempt continues this run from its journal.
         if session.keeper is not None:
             session.keeper.over = True
         return True
@@ -618,7 +616,7 @@ def _asked_inside(session: Session, error: Exception) -> Diagnosis | None:
 
 
 async def _finish(session: Session, result: Any) -> Any:
-    """End a run well: journal the result, store it, give it back."""
+    """End a successful run: journal the result, store it, return it."""
     data, exact, typed = _read_result(session.config, result)
     session.add(RunFinished, status="done", result=data, exact=exact, typed=typed)
     if session.parent is not None:
@@ -629,7 +627,7 @@ async def _finish(session: Session, result: Any) -> Any:
         if session.does_without_store(error):
             session.raise_held(result=result)
             return result
-        # The store failed, not the result: the caller finds it on the error.
+        # The store failed, not the agent: the caller finds the result on the error.
         error.result = result  # type: ignore[attr-defined] # any exception of any store carries it
         error.add_note("the agent had finished: its result is the attribute `result` of this error")
         raise
@@ -639,7 +637,7 @@ async def _finish(session: Session, result: Any) -> Any:
 
 
 def _read_result(config: Config, result: Any) -> tuple[Any, bool, bool]:
-    """A result as JSON, and whether that says all of it, by itself or with the declared type."""
+    """Return a result as JSON, whether that is exact, and whether it is exact with the declared type."""
     data, exact = plain_noting(result)
     if exact or not config.durable:
         return data, exact, False
@@ -656,14 +654,14 @@ async def _leave(session: Session, error: BaseException, status: str) -> None:
 async def _cancelled(
     session: Session, run: Run | None, error: BaseException, *, streams: bool = False
 ) -> None:
-    """Journal a cancellation from outside; the caller raises it on.
+    """Journal a cancellation from outside; the caller raises it.
 
-    streams: the caller is an async generator, which may await something while it is closed.
+    streams: the caller is an async generator, which may await while it is closed.
     """
     if run is not None:
         run.close()
     if (isinstance(error, GeneratorExit) and not streams) or not in_event_loop():
-        # The coroutine was discarded, so nothing can be awaited here. The lease expires by itself.
+        # The coroutine was discarded, so nothing can be awaited here; the lease expires.
         if session.keeper is not None:
             session.keeper.pump()
             session.keeper.over = True
@@ -679,10 +677,7 @@ async def _cancelled(
 
 
 async def _hand_back(session: Session, keeper: Keeper, error: BaseException) -> None:
-    """Release a durable run to its store, where `recover` finds it.
-
-    The run survives an ending process and a caller that stops waiting.
-    """
+    """Release a durable run's lease, so that `recover` finds it after a process or caller has gone."""
     keeper.over = True
     await session.flush_beside(error)
     await session.give_back()

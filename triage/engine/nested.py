@@ -24,7 +24,7 @@ from .calls import Begun, Reused, Undo, fail, finish, settle_beside
 from .calls import begin as begin_call
 from .config import Config, moved
 from .event_loop import unbroken
-from .journal import Session, inside
+from .journal import Session, inner_runs
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .models import is_judging
 from .outside import asks_of
@@ -144,7 +144,7 @@ class Inner:
             return await outcome(self._config, events)
         # Nobody who has lost the outer run should get in the way of its owner.
         await self._run.session.confirm()
-        answers = inside(self._run.session).answers
+        answers = inner_runs(self._run.session).answers
         asked = waits_for(events)
         if asked is not None and asked.token_digest in answers:
             answer = answers[asked.token_digest]
@@ -174,7 +174,7 @@ class Inner:
     async def _goes_on(self, session: Session, start: Coroutine[Any, Any, Next]) -> Any:
         session.parent = self._run
         session.nested = session.comes_back = True
-        kept = inside(self._run.session).left
+        kept = inner_runs(self._run.session).left
         left = kept.get(self.id)
         if left is not None and left is not session:
             session.live, session.undo = left.live, left.undo
@@ -225,7 +225,7 @@ class Inner:
             fail(self._run, self._begun, error)
             return
         session.count_in_parent()
-        kept = inside(self._run.session)
+        kept = inner_runs(self._run.session)
         if self._run.over:
             return  # kept when the attempt ended; the next one may have come to it meanwhile
         kept.left[self.id] = session
@@ -235,7 +235,7 @@ class Inner:
     def _end(self) -> None:
         """It is over. The call has the effect of what was done in it, and asked a model if that did."""
         assert self.session is not None
-        kept = inside(self._run.session).left
+        kept = inner_runs(self._run.session).left
         if kept.get(self.id) is self.session:
             del kept[self.id]
         state = self.session.state

@@ -1,4 +1,4 @@
-"""A question to a person: what is asked, and how a run stops for the answer."""
+"""Questions to a person: make one, and stop the run for the answer."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ from .run import Recorder
 from .tools import Tool, shown
 
 APPROVAL, AGAIN, ANSWER, ELSEWHERE = "approval", "again", "answer", "elsewhere"
-"""Kinds of questions about what is not in doubt: see `Question`."""
+"""Values of `Question.kind`."""
 
 
 class Question(Struct, frozen=True):
-    """What a person is asked before a run may go on: about which call, and in which words.
+    """A question about a call, which a person must answer before the run may go on.
 
-    doubt: the call was started and may have happened. inner: what is asked by a run inside this one,
-    which the call is: about a `call` of its own, or for an `action`; empty where the question is this
-    run's own. asks: digest of the token of that question. calls: those it is about, by which a refusal is
-    known again. parts: names by which `happened({name: …})` must answer; none where any value answers.
+    doubt: the call was started and may have happened. inner: set if the call is an inner run that asks:
+    `call`, about a call of its own, or `action`. asks: digest of the token of the inner run's question.
+    calls: the calls in question, to recognize a refused one. parts: names by which `happened({name: …})`
+    must answer; empty if any value answers.
 
-    kind: of a question that is not about a doubt: whether a call that has not begun may run, as a guard
-    or the agent's framework asks (`approval`) or since it looks like one that has completed (`again`);
-    what the framework's agent wants to know (`answer`); or the result of a call that somebody else makes
-    (`elsewhere`). Empty in journals of 0.1.0. editable: names of the arguments that an approval may
-    change; none where they cannot be.
+    kind: empty for a doubt, and in journals of 0.1.0. `approval`: may a call begin, asked by a guard or the
+    agent's framework; `again`: may a call begin that resembles a completed one; `answer`: the framework's
+    agent wants to know something; `elsewhere`: the result of a call that is made outside of the run.
+    editable: names of the arguments that an approval may change.
     """
 
     key: str
@@ -58,7 +57,7 @@ class Question(Struct, frozen=True):
 
     @property
     def not_begun(self) -> bool:
-        """Whether it asks for leave to begin a call."""
+        """Whether the question is whether a call may begin."""
         return not self.doubt and self.kind in (APPROVAL, AGAIN)
 
     @property
@@ -70,12 +69,12 @@ class Question(Struct, frozen=True):
 def question_about(
     key: str, tool: Tool, bound: Mapping[str, Any], run: Recorder
 ) -> Question | None:
-    """What must be asked before this unsafe call runs; None if it may.
+    """Return the question to ask before this unsafe call runs; None if it may run.
 
-    Only calls of earlier attempts that this attempt has not reached yet matter: this call may be one of
-    them, worded differently. It is none that had begun before this call ended without effect: the agent
-    wanted both. An approved call waits until all calls in doubt are settled, since asking about one stops
-    the attempt and would cut the call off.
+    This call may repeat, with other arguments, a call of an earlier attempt that this attempt has not made
+    yet. A call that had begun before this one ended without effect is not repeated: the agent wanted
+    both. An approved call waits until all calls in doubt are settled, since a question about one of them
+    stops the attempt and would cut the call off.
     """
     replay = run.replay
     if replay is None:
@@ -88,7 +87,7 @@ def question_about(
     else:
         names = list(replay.unmatched.get(tool.name, ()))
     earlier = [state.calls[name] for name in names]
-    if approved:  # runs that were cut off go on unasked
+    if approved:  # inner runs that were cut off continue without a question
         earlier = [call for call in earlier if call.run is None]
     earlier.sort(key=lambda call: (call.key != key, call.seq))
     known = state.calls.get(key)
@@ -98,7 +97,7 @@ def question_about(
         settled = call.outcome == "done" or (call.outcome is None and call.keyed)
         if not settled and not may_rerun and call.key not in state.approved:
             return doubt(call, state)
-    if approved or replay.kind == "resume":  # it goes on with other work
+    if approved or replay.kind == "resume":  # a resumed attempt does other work
         return None
     if known is not None and _was_refused(known):
         return None
@@ -115,10 +114,10 @@ def question_about(
 
 
 def doubt_heard(key: str, tool: Tool, run: Recorder, heard: Sequence[str]) -> Question | None:
-    """What must be asked before this unsafe call runs about one that returned an error in this attempt.
+    """Return the question about an unsafe call that returned an error in this attempt; None without one.
 
-    heard: keys of such calls that may have happened all the same. They are asked about before an equal
-    call, and before any other call of a tool that is `once`.
+    heard: keys of such calls, which may have happened. The question is due before an equal call, and before
+    any other call of a tool with the effect `once`.
     """
     if not heard or run.session.config.durability.on_in_doubt == "rerun":
         return None
@@ -133,12 +132,12 @@ def doubt_heard(key: str, tool: Tool, run: Recorder, heard: Sequence[str]) -> Qu
 
 
 def _is_same_run(call: Call) -> bool:
-    """Whether a call is an inner run that goes on as it was cut off, or anew as it had no effect."""
+    """Whether a call's inner run continues: it was cut off, or had no effect and may start again."""
     return call.outcome is None or (call.outcome == "done" and call.effect not in UNSAFE)
 
 
 def _was_refused(call: Call) -> bool:
-    """Whether a call's arguments were refused: it never ran, and will be refused again."""
+    """Whether a call's arguments were invalid, so that it never ran and never will."""
     if call.error is None or call.error.is_a("ValidationError"):
         return call.error is not None
     hint = call.error.hint or {}
@@ -148,16 +147,16 @@ def _was_refused(call: Call) -> bool:
 def to_be_approved(
     key: str, tool: Tool, arguments: Any, text: str, kind: str, effect: Effect | None = None
 ) -> Question:
-    """The question whether a call that has not begun may run. effect: None is the tool's."""
+    """Return the question whether a call may begin. effect: None takes the tool's."""
     editable = tuple(arguments) if tool.editable and isinstance(arguments, Mapping) else ()
-    said = (effect or tool.effect).value
+    asked_effect = (effect or tool.effect).value
     return Question(
-        key, tool.name, said, arguments, text, doubt=False, kind=kind, editable=editable
+        key, tool.name, asked_effect, arguments, text, doubt=False, kind=kind, editable=editable
     )
 
 
 def replaced(question: Question, tool: Tool, run: Recorder) -> list[Compensation]:
-    """The compensators of the calls that a new plan replaces by this one; none if one has none."""
+    """Return the compensators of the calls that a new plan replaces by this one; empty if one lacks any."""
     replay = run.replay
     if replay is None or replay.kind != "replan" or question.doubt:
         return []
@@ -170,7 +169,7 @@ def replaced(question: Question, tool: Tool, run: Recorder) -> list[Compensation
 
 
 def doubt(call: Call, state: RunState) -> Question:
-    """Did this call happen? Of equal calls it is said which of them."""
+    """Return the question whether this call happened; it says which of several equal calls is meant."""
     why = f" ({call.error})" if call.error is not None else ""
     return Question(
         call.key,
@@ -184,7 +183,7 @@ def doubt(call: Call, state: RunState) -> Question:
 
 
 def lost_result(call: Call) -> Question:
-    """What was the result of this call? It is done, and the store kept no result that holds a secret."""
+    """Return the question for a completed call's result, which held a secret and was not stored."""
     text = (
         f"{call.tool} with {shown(call.arguments)} has completed, and its result held a secret, which the "
         "store does not keep. What was it? Tell it with happened(result); rerun() would repeat the call."
@@ -193,7 +192,7 @@ def lost_result(call: Call) -> Question:
 
 
 def _which(call: Call, state: RunState) -> str:
-    """Which of several equal calls this is, by their order and when it began; empty for a single one."""
+    """Return a call's number among equal calls, and when it began, in words; empty without equal calls."""
     name = call.key.rpartition(":")[0]
     equal = sorted(
         (one for one in state.calls.values() if one.key.rpartition(":")[0] == name),
@@ -214,19 +213,19 @@ def _moment(seconds: float) -> str:
 
 
 def ask(run: Recorder, question: Question) -> NoReturn:
-    """Stop the attempt before the call: a person must answer first."""
+    """Stop the attempt before the call, until a person has answered."""
     _stop_and_ask(run, question, _waiting(question, "call:asked"))
 
 
 def wait_for_answer(run: Recorder, question: Question, rule: str) -> NoReturn:
-    """Stop the attempt: its agent itself asks a person. rule: what says so, as evidence."""
+    """Stop the attempt, as its agent itself asks a person. rule: of the evidence."""
     diagnosis = _waiting(question, rule)
     message = "The work waits for an answer."
     _stop_and_ask(run, question, replace(diagnosis, cause=WAITS, user_message=message))
 
 
 def _stop_and_ask(run: Recorder, question: Question, diagnosis: Diagnosis) -> NoReturn:
-    if run.over:  # a task left behind: the run asks something else by now, or nothing
+    if run.over:  # a task left behind: by now the run asks another question, or none
         run.refuse_late()
     if not (question.doubt or question.calls):
         made = describe(run.session, question.key, question.tool, question.arguments)
@@ -237,7 +236,7 @@ def _stop_and_ask(run: Recorder, question: Question, diagnosis: Diagnosis) -> No
 
 
 def _waiting(question: Question, rule: str) -> Diagnosis:
-    """Why an attempt ends that asks this. rule: what says so, as evidence."""
+    """Return the diagnosis of an attempt that stops for a question. rule: of the evidence."""
     cause: str = Cause.IN_DOUBT
     message = "A step may have taken effect already, and somebody must look."
     if question.not_begun:
@@ -256,7 +255,7 @@ def _waiting(question: Question, rule: str) -> Diagnosis:
 
 
 def question_at(events: Sequence[Event]) -> Question | None:
-    """What the run has come to ask about a call in its last attempt; None if nothing."""
+    """Return the question about a call that the last attempt has asked; None without one."""
     for event in reversed(events):
         if isinstance(event, AttemptStarted | RunResumed):
             return None
@@ -267,9 +266,9 @@ def question_at(events: Sequence[Event]) -> Question | None:
 
 
 def asked_inside(session: Session, error: BaseException) -> Diagnosis | None:
-    """The diagnosis where an attempt ended because a run inside it waits for an answer; else None.
+    """Return the diagnosis if an attempt ended because an inner run waits for an answer; else None.
 
-    The question is this run's from now on. Other runs inside that wait ask when they are come to again.
+    This run takes over the question. Other waiting inner runs ask when the attempt calls them again.
     """
     inner = session.inner
     assert inner is not None
@@ -287,7 +286,7 @@ def asked_inside(session: Session, error: BaseException) -> Diagnosis | None:
 
 
 def stop_in_doubt(run: Recorder, call: Call, info: ErrorInfo) -> None:
-    """Stop the attempt behind a call that failed and may have happened all the same."""
+    """Stop the attempt after a failed call that may have happened."""
     question = doubt(call, run.session.state)
     run.session.question = question
     run.stop(
@@ -304,7 +303,7 @@ def stop_in_doubt(run: Recorder, call: Call, info: ErrorInfo) -> None:
 
 
 def cut_off(run: Recorder) -> Question | None:
-    """What must be asked about the unsafe calls that an attempt was cut off in; None if nothing."""
+    """Return the question about unsafe calls that an attempt was cut off in; None without any."""
     if run.session.config.durability.on_in_doubt == "rerun":
         return None
     state = run.session.state

@@ -1,4 +1,4 @@
-"""The path of a failure: diagnose, decide, perform. The only place that acts."""
+"""The path of a failure: diagnose, decide, perform. Only this module acts on failures."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ from .watching import standard_rules
 
 
 class Failure(Struct, frozen=True):
-    """An attempt that failed. error: the live exception, None if there was none. diagnosis: where it
-    is known already (an interrupt, a check), None where the classifier must say. refused: the diagnosis is
-    that of a check, which knows that the result is wrong and may not know why.
+    """A failed attempt.
+
+    error: the live exception, if any. diagnosis: known from an interrupt or a check; None asks the
+    classifier. refused: a check made the diagnosis; it knows that the result is wrong, perhaps not why.
     """
 
     error: BaseException | None
@@ -55,8 +56,10 @@ class Failure(Struct, frozen=True):
 
 
 class Next(Struct, frozen=True):
-    """How the next attempt starts. base: position it is restored to. keep_state, returns_to, carries: as
-    `AttemptStarted`. begun: number of the attempt it goes on with; None where it begins.
+    """The start of the next attempt.
+
+    base: position it is restored to. keep_state, returns_to, carries: as in `AttemptStarted`. begun: number
+    of the attempt it continues; None starts a new one.
     """
 
     attempt: int
@@ -70,8 +73,8 @@ class Next(Struct, frozen=True):
 
 
 async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
-    """From a failed attempt to the next one. Raises the error that ends the run instead."""
-    # A classifier or a strategy may take minutes: whoever takes over meanwhile finds what was done.
+    """Return the start of the attempt after a failed one, or raise the error that ends the run."""
+    # A classifier or a strategy may take minutes: a new owner of the run must find the work so far.
     session.hand_over()
     info = None if failure.error is None else capture(failure.error, session.handled)
     trajectory = run.ended_by(info)
@@ -80,12 +83,12 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
         diagnosis = await diagnose(session, trajectory, refused=diagnosis)
     diagnosis = over_attempts(session.state.history, trajectory, diagnosis)
     if session.question is not None and _is_refused(session, session.question):
-        # No person is asked, so it counts as an attempt that failed.
+        # No person is asked, so the attempt counts as failed.
         diagnosis = replace(diagnosis, classifier="refusals", user_message=_REFUSED)
     if diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
         warn_of_retries_in(session.config.function, session.kwargs.values())
     if session.question is not None:
-        # Journalled, so that another process that continues from here asks the same.
+        # Journalled, so that a new owner asks the same question.
         session.add(events.ApprovalAsked, **asked_of(session.question))
     session.add(events.AttemptFailed, attempt=run.number, error=info, diagnosis=diagnosis)
     session.hand_over()
@@ -97,16 +100,16 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
     return await perform(session, context, decision)
 
 
-# Diagnose: why the attempt failed, and what the strategies are told.
+# Diagnose: the cause, and the context for strategies.
 
 
 async def diagnose(
     session: Session, trajectory: Trajectory, *, refused: Diagnosis | None = None
 ) -> Diagnosis:
-    """Ask the classifier, and count what it consumed; UNKNOWN if it does not answer.
+    """Ask the classifier, and count its usage; UNKNOWN if it does not answer.
 
-    refused: the diagnosis of a check. It stands, unless the classifier has a method `after_check` that
-    gives another classifier for it, as `HybridClassifier` has.
+    refused: the diagnosis of a check. It stands, unless the classifier has a method `after_check`, as
+    `HybridClassifier` has, which returns another classifier to ask.
     """
     classifier = session.config.classifier
     if refused is not None:
@@ -114,7 +117,7 @@ async def diagnose(
         if after_check is None:
             return refused
         classifier = after_check(refused)
-    if classifier is None:  # rules take milliseconds, and say why a run at its deadline has failed
+    if classifier is None:  # rules take milliseconds, so ask them even at the deadline
         diagnosis = await consult(standard_rules(), trajectory, session.task)
     else:
         left = session.seconds_left()
@@ -127,16 +130,16 @@ async def diagnose(
 
 
 IDENTICAL = 6
-"""Failed attempts in a row that are a loop when all of them did the same and failed alike."""
+"""Number of identical failed attempts in a row that make a loop."""
 
 
 def over_attempts(
     history: Sequence[Attempt], trajectory: Trajectory, diagnosis: Diagnosis
 ) -> Diagnosis:
-    """The diagnosis of an attempt: LOOP_DETECTED where it and the five before it are identical.
+    """Return LOOP_DETECTED if this attempt and the five before it are identical, else `diagnosis`.
 
-    An attempt that failed because of the other side is no round of a loop: waiting cures it. A failure
-    that only a person can cure is reported as it is.
+    An external fault is no round of a loop, as waiting cures it. A failure that only a person can cure
+    keeps its diagnosis.
     """
     if len(history) < IDENTICAL - 1 or diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
         return diagnosis
@@ -167,7 +170,7 @@ def over_attempts(
 
 
 def _identity(error: ErrorInfo | None, diagnosis: Diagnosis) -> tuple[str, ...]:
-    """What identifies a failure: the exception, or the finding if there was none."""
+    """Return the identity of a failure: its exception, or else its finding."""
     if error is not None:
         return error.type_name, error.message
     return (diagnosis.evidence[0].text if diagnosis.evidence else "",)
@@ -187,7 +190,7 @@ async def context_of(
     trajectory: Trajectory,
     diagnosis: Diagnosis,
 ) -> FailureContext:
-    """The context a strategy gets for this failure."""
+    """Return the context of this failure for a strategy."""
     state = session.state
     env = session.config.env
     last = state.history[-1] if state.history else None
@@ -218,7 +221,7 @@ async def context_of(
 
 
 def position_of(state: RunState, diagnosis: Diagnosis) -> int | None:
-    """Where `Rollback()` goes: before the critical step, to the last position without one.
+    """Return the target of `Rollback()`: the position before the critical step, or the last one without.
 
     None is the start.
     """
@@ -230,11 +233,11 @@ def position_of(state: RunState, diagnosis: Diagnosis) -> int | None:
     return ledger.last_position()
 
 
-# Decide: limits, open questions, the policy, and what cannot be performed.
+# Decide: limits, open questions, the policy, and infeasible actions.
 
 
 class Decision(Struct, frozen=True):
-    """What will be done and who says so. diagnosis: why the run ends, if for another reason."""
+    """The chosen action. by: who chose it. diagnosis: why the run ends, if not for the failure itself."""
 
     action: actions.Action
     by: str
@@ -245,19 +248,19 @@ class Decision(Struct, frozen=True):
 
 @cache
 def _recommended() -> FailurePolicy:
-    """The policy of agents that have none of their own, made once."""
+    """Return the policy of agents without their own, made once."""
     return FailurePolicy.recommended()
 
 
 async def decide(session: Session, context: FailureContext) -> Decision:
-    """Decide what to do. No I/O of ours: limits and gates are pure, a strategy may be async."""
+    """Choose the action. Does no I/O: limits and gates are pure, though a strategy may be async."""
     diagnosis = context.diagnosis
     if diagnosis.severity is Severity.FATAL:
         return Decision(
             actions.Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True
         )
     if context.error is not None and context.error.refused:
-        # A refusal is final, whatever the classifier says.
+        # A refusal is final, whatever the diagnosis.
         reason = "the error says that it must never be tried again"
         return Decision(actions.Abort(f"{diagnosis}; {reason}"), "severity", reason, fatal=True)
     question = session.question
@@ -273,7 +276,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
 
 
 async def within_limits(session: Session, context: FailureContext) -> actions.Action | Diagnosis:
-    """The action that the policy says; the breach where a limit is reached or would be passed."""
+    """Return the policy's action, or the breach if a limit is reached or would be exceeded."""
     diagnosis, limits, state = context.diagnosis, session.limits, session.state
     breach: Diagnosis | None = diagnosis
     if diagnosis.cause is not Cause.LIMIT or diagnosis.classifier != "limits":
@@ -301,12 +304,12 @@ _REFUSED = "A step was tried again that a person has refused."
 
 
 def _is_refused(session: Session, question: Question) -> bool:
-    """Whether an earlier answer refuses all that a question is about."""
+    """Whether an earlier answer refuses all calls of a question."""
     return not (question.inner or question.doubt) and bool(refused_before(session, question.calls))
 
 
 async def _asked(session: Session, context: FailureContext, question: Question) -> Decision:
-    """Ask a person; or refuse what was refused before, until that is no use either."""
+    """Ask a person; calls refused before are refused again, within a limit."""
     repeats = None if undeclared.carries_turns(session) else undeclared.repeats_changes(session)
     text = question.text if repeats is None else f"{question.text} Mind that {repeats}"
     ask = Decision(actions.Suspend(text, {"call": question.key}), "calls", text)
@@ -326,7 +329,7 @@ async def _asked(session: Session, context: FailureContext, question: Question) 
 
 
 async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis) -> Decision:
-    """The action at a limit: what `Limits.on_limit` says; by default the run ends."""
+    """Return the action at a limit, by `Limits.on_limit`; by default the run ends."""
     reason = f"limit reached: {breach.evidence[0].text}"
     wanted = session.limits.on_limit
     name = limit_of(breach)
@@ -337,11 +340,11 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
         return Decision(actions.Suspend(question, {"limit": name}), by, reason)
     if wanted == "escalate" or session.state.grants.get(name):
         return Decision(actions.Escalate(reason), "limits", reason, diagnosis=breach)
-    # At the run's deadline its strategy still has its own.
+    # At the run's deadline the strategy still has its own timeout.
     left = context.seconds_left or None
-    given = replace(context, diagnosis=breach, seconds_left=left)
-    action = await FailurePolicy(default=wanted).dispatch(given)
-    # It goes beyond this limit, and beyond no other.
+    at_limit = replace(context, diagnosis=breach, seconds_left=left)
+    action = await FailurePolicy(default=wanted).dispatch(at_limit)
+    # The action may exceed this limit, but no other.
     beyond = session.limits.raised({name: 1})
     other = beyond.allows(action, replace(context, diagnosis=breach, seconds_left=None))
     if other is not None:
@@ -353,7 +356,7 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
 
 
 def _gated(session: Session, context: FailureContext, action: actions.Action, by: str) -> Decision:
-    """The action, unless it cannot be performed, or would wait too long where the other side asks."""
+    """Return the action as a decision, unless it is infeasible, unsafe or waits longer than allowed."""
     refused = infeasible(session, action) or unsafe(session, context, action)
     if refused is not None:
         return Decision(actions.Escalate(refused), "gate", refused)
@@ -378,7 +381,7 @@ def _gated(session: Session, context: FailureContext, action: actions.Action, by
 
 
 def infeasible(session: Session, action: actions.Action) -> str | None:
-    """Why an action cannot be performed at all; None if it can."""
+    """Return why an action is infeasible; None if it can be performed."""
     match action:
         case actions.Retry(inject=inject) if inject:
             filled, known = session.config.filled, session.config.parameters
@@ -402,7 +405,7 @@ def infeasible(session: Session, action: actions.Action) -> str | None:
 
 
 def unsafe(session: Session, context: FailureContext, action: actions.Action) -> str | None:
-    """Why an action would repeat what must not be repeated; None if it would not."""
+    """Return why an action would repeat or undo an effect that it must not; None if it is safe."""
     state = session.state
     if isinstance(action, actions.Rollback):
         chosen = context.checkpoint_id if action.checkpoint_id is None else action.checkpoint_id
@@ -429,21 +432,22 @@ def unsafe(session: Session, context: FailureContext, action: actions.Action) ->
 
 
 def asks_before(session: Session, repeats: str) -> Decision:
-    """Ask whether the function is to be called again; the run ends where no answer could find it."""
+    """Ask whether to call the function again; escalate if no store keeps the run for the answer."""
     if session.config.durable:
         return Decision(actions.Suspend(f"{repeats}. {undeclared.HOW_TO_GO_ON}"), "gate", repeats)
     return Decision(actions.Escalate(repeats), "gate", repeats)
 
 
 def _undoable(session: Session, state: RunState, position: int) -> str | None:
-    """Why the run cannot go back to a position, None if it can.
+    """Return why the run cannot go back to a position; None if it can.
 
-    It cannot where an effect before it has been undone since, or one after it, in any attempt, cannot be.
+    An effect before the position that has been undone since, or an effect after it that has no compensator,
+    prevents that.
     """
-    gone = undone_before(state, position)
-    if gone is not None:
+    undone = undone_before(state, position)
+    if undone is not None:
         return (
-            f"checkpoint {position} does not hold any more: {gone} was done before it, and has been "
+            f"checkpoint {position} does not hold any more: {undone} was done before it, and has been "
             "undone since"
         )
     done = [(effect.key, effect.action, effect.effect, effect.seq) for effect in state.effects]
@@ -464,7 +468,7 @@ def _undoable(session: Session, state: RunState, position: int) -> str | None:
 
 
 def asked_of(question: Question) -> dict[str, Any]:
-    """A question as the fields of an `ApprovalAsked`."""
+    """Return a question as the fields of an `ApprovalAsked`."""
     about = {
         "tool": question.tool,
         "effect": question.effect,
@@ -500,7 +504,7 @@ def choose(session: Session, context: FailureContext, decision: Decision) -> Non
 
 
 def kept(action: actions.Action) -> actions.Action:
-    """The action as the journal keeps it: with copies of the values it carries."""
+    """Return the action for the journal, with copies of its values."""
     if isinstance(action, actions.Retry) and action.inject:
         return replace(action, inject=plain(dict(action.inject)))
     if isinstance(action, actions.Suspend) and action.metadata:
@@ -512,7 +516,7 @@ def kept(action: actions.Action) -> actions.Action:
 
 
 async def perform(session: Session, context: FailureContext, decision: Decision) -> Next:
-    """Carry out the action: the start of the next attempt, or the error that ends the run."""
+    """Carry out the action: return the start of the next attempt, or raise the error that ends the run."""
     action = decision.action
     if decision.diagnosis is not None:
         context = replace(context, diagnosis=decision.diagnosis)
@@ -531,7 +535,7 @@ async def perform(session: Session, context: FailureContext, decision: Decision)
 
 
 async def _proceed(session: Session, context: FailureContext, action: actions.Proceed) -> Next:
-    """Flush, compensate, wait; how the next attempt starts."""
+    """Flush, compensate and wait; return the start of the next attempt."""
     if session.keeper is not None:
         try:
             await session.flush_attempt()
@@ -549,27 +553,26 @@ async def _proceed(session: Session, context: FailureContext, action: actions.Pr
     if session.undo is not None and not isinstance(action, actions.Resume):
         # Undo what the next attempt would otherwise repeat, newest first.
         for entry in behind(session.state, following.base):
-            # Recorded calls are reused by a retry, and met again by a new plan; only hand-written
-            # steps have to be undone for those.
+            # A retry reuses recorded calls, and a new plan checks them when it makes them again; for both,
+            # only steps recorded by hand have to be undone.
             if not isinstance(action, actions.Rollback) and not entry.key.startswith("step@"):
                 continue
             failed = await undo(session, context.attempt, entry)
             if failed is not None:
-                await _stop(
-                    session, context, errors.TriageEscalationError, _in_vain(session, entry, failed)
-                )
+                reason = _compensation_failed(session, entry, failed)
+                await _stop(session, context, errors.TriageEscalationError, reason)
     delay = delay_of(action)
     if delay > LONG_WAIT_S:
-        _say_wait(session, context, action, delay)
+        _log_wait(session, context, action, delay)
     if delay > 0:
         await session.config.env.sleep(delay)
     return following
 
 
-def _say_wait(
+def _log_wait(
     session: Session, context: FailureContext, action: actions.Proceed, delay: float
 ) -> None:
-    """Log why the run waits before its next attempt, how long at most, and how to change that."""
+    """Log the reason for the wait before the next attempt, its bound, and how to change it."""
     diagnosis, limits = context.diagnosis, session.limits
     cause = f" ({diagnosis.cause})" if diagnosis.cause else ""
     failed = f"{diagnosis.failure_type}{cause}"
@@ -592,7 +595,7 @@ def _say_wait(
 
 
 async def _plan_next(session: Session, context: FailureContext, action: actions.Proceed) -> Next:
-    """How the attempt after this action starts, by the action alone."""
+    """Return the start of the attempt after this action; a conversation may have to carry its turns."""
     following = await _next_by(session, context, action)
     if not undeclared.carries_turns(session) or undeclared.repeats_changes(session) is None:
         undeclared.say_called_again(session)
@@ -621,7 +624,7 @@ async def _next_by(session: Session, context: FailureContext, action: actions.Pr
         and action == actions.Retry()
         and returning.was_stopped(state.history[-1])
     ):
-        return await _as_it_began(session, context, action)
+        return await _continued(session, context, action)
     told = Guidance(diagnosis=diagnosis, action=action)
     following = Next(context.attempt + 1, told, action.kind)
     match action:
@@ -648,29 +651,29 @@ async def _next_by(session: Session, context: FailureContext, action: actions.Pr
             return replace(following, guidance=told, base=base, returns_to=returns_to)
 
 
-async def _as_it_began(session: Session, context: FailureContext, action: actions.Retry) -> Next:
-    """How the attempt starts that goes on with one which a question stopped: as that one was begun.
+async def _continued(session: Session, context: FailureContext, action: actions.Retry) -> Next:
+    """Continue an attempt that a question stopped, with the guidance and state it began with.
 
-    It has not failed: what it was told, and the state it was given, hold until it has.
+    It has not failed, so both stay in force.
     """
     state = session.state
-    begun = (
+    attempts = (
         event for event in reversed(session.events) if isinstance(event, events.AttemptStarted)
     )
-    started = next(event for event in begun if event.attempt == context.attempt)
-    goes_on_with = begun_as(state.history)
+    started = next(event for event in attempts if event.attempt == context.attempt)
+    begun = begun_as(state.history)
     diagnosis = context.diagnosis
     led_here: actions.Action = action
-    if goes_on_with > 1:
-        before = state.history[goes_on_with - 2]
+    if begun > 1:
+        before = state.history[begun - 2]
         diagnosis, led_here = before.diagnosis, before.action or action
-    given: Mapping[str, Any] | None = state.state if started.keep_state else None
+    values: Mapping[str, Any] | None = state.state if started.keep_state else None
     if started.base is not None and (ledger := state.ledger_at(started.base)) is not None:
-        given = ledger.cut(started.base).state
+        values = ledger.cut(started.base).state
     told = Guidance(
         hint=started.hint,
         subgoal=started.subgoal,
-        state=None if given is None else plain(given),
+        state=None if values is None else plain(values),
         diagnosis=diagnosis,
         action=led_here,
         inject=getattr(led_here, "inject", None) or None,
@@ -682,28 +685,28 @@ async def _as_it_began(session: Session, context: FailureContext, action: action
         started.base,
         keep_state=started.keep_state,
         returns_to=_returns_to(state, action),
-        begun=goes_on_with,
+        begun=begun,
     )
 
 
 def begun_as(history: Sequence[Attempt]) -> int:
-    """The number of the attempt that the next one goes on with, if questions alone stopped it; else its
-    own.
+    """Return the number of the attempt that the next one continues, if only questions stopped it; else the
+    next one's own.
     """
-    left = len(history)
+    failed = len(history)
     while (
-        left
-        and returning.was_stopped(history[left - 1])
-        and history[left - 1].action == actions.Retry()
+        failed
+        and returning.was_stopped(history[failed - 1])
+        and history[failed - 1].action == actions.Retry()
     ):
-        left -= 1
-    return left + 1
+        failed -= 1
+    return failed + 1
 
 
 def _returns_to(state: RunState, action: actions.Proceed) -> int:
-    """The position before which the next attempt reuses what is recorded."""
+    """Return the position before which the next attempt reuses recorded calls."""
     point = returning.point_of_return(state, action)
-    # Without a point of return only a person can have said to go on: reuse everything recorded.
+    # At an impasse only a person can have chosen to go on: reuse everything recorded.
     return point.at if isinstance(point, returning.Point) else state.last_seq
 
 
@@ -711,7 +714,7 @@ _BROKE_OFF = "The work broke off here{} Go on from here: what has a result is no
 
 
 def _what_failed(context: FailureContext) -> str:
-    """The last failure as the end of a sentence, quoted."""
+    """Return the last failure as the end of a sentence, quoted."""
     error = context.error
     return "." if error is None else f", with {error.type_name}: {quote(words_of(error))}."
 
@@ -726,7 +729,7 @@ STATUSES: dict[str, type[errors.TriageError]] = {
     "aborted": errors.TriageAbortError,
     "fatal": errors.TriageFatalError,
 }
-"""The status of a run that has failed, and the error it raises."""
+"""Error raised for each status of a failed run."""
 
 
 async def _stop(
@@ -737,21 +740,21 @@ async def _stop(
     *,
     compensate: bool = False,
 ) -> NoReturn:
-    """End the run: journal it, store it, and raise `kind` from the original error.
+    """End the run: journal and store its end, and raise `kind` from the original error.
 
-    compensate: undo first what can be undone. What stays is told in notes and in the report.
+    compensate: run all compensators first. Notes and the report name the effects that stay.
     """
     status = next(name for name, raised in STATUSES.items() if raised is kind)
     if compensate:
         await undo_all(session, context.attempt)
     session.add(events.RunFinished, status=status, error=context.error)
     session.count_in_parent()
-    for whose, leave in (session.at_failure or {}).items():
+    for adapter, leave in (session.at_failure or {}).items():
         try:
             await leave()
         except Exception as late:
             logger.warning(
-                "run %s: %s was not left as it should be: %r", session.run_id, whose, late
+                "run %s: %s was not left as it should be: %r", session.run_id, adapter, late
             )
     error = kind(_message(context, status, reason), context)
     error.reporter = report_of
@@ -761,8 +764,8 @@ async def _stop(
     raise error from context.exception
 
 
-def _in_vain(session: Session, entry: Compensation, failed: Exception) -> str:
-    """Why a rollback ends a run: which compensator failed, how often it was tried, and what stays."""
+def _compensation_failed(session: Session, entry: Compensation, failed: Exception) -> str:
+    """Return why a rollback ends a run: the failed compensator, its tries, and the effects that stay."""
     now = next(one for one in session.state.compensations if one.seq == entry.seq)
     stays = "; ".join(not_undone(session.state))
     kind = type(failed).__name__
@@ -772,7 +775,7 @@ def _in_vain(session: Session, entry: Compensation, failed: Exception) -> str:
 def tell_not_undone(
     session: Session, error: errors.TriageError, original: BaseException | None = None
 ) -> None:
-    """Note on the error that ends a run, and on the original one, which effects could not be undone."""
+    """Note the effects that could not be undone on the error that ends a run, and on the original one."""
     error.not_undone = not_undone(session.state)
     for noted in (error, original):
         if noted is not None:
@@ -784,7 +787,7 @@ def _message(context: FailureContext, status: str, reason: str | None) -> str:
     diagnosis = str(context.diagnosis)
     because = f"; {context.error}" if context.error is not None else ""
     if not because and context.diagnosis.evidence:
-        # No exception says it: what was seen of the failure itself, rather than of a limit.
+        # Without an exception, prefer evidence of the failure itself to evidence of a limit.
         seen = context.diagnosis.evidence
         own = next((item for item in seen if not item.rule.startswith("limit:")), seen[0])
         because = f"; {own.text}"
@@ -830,7 +833,7 @@ async def _suspend(session: Session, context: FailureContext, action: actions.Su
     session.config.suspensions[digest_of(token)] = Waiting(session, context, since)
     await session.flush_beside(error)
     if session.lost or session.left_behind:
-        # Whoever goes on with the run asks it: this token opens nothing.
+        # Another process asks the question, with its own token.
         del session.config.suspensions[digest_of(token)]
     if session.lost:
         await session.flush()

@@ -44,7 +44,7 @@ from .calls import Run
 from .compensation import restore_compensators
 from .config import Config, soon
 from .event_loop import unbroken
-from .journal import TASK, Session, inside
+from .journal import TASK, Session, inner_runs
 from .keeper import release
 from .loop import run_loop
 from .options import validate_result
@@ -693,7 +693,7 @@ def _carry_out(session: Session, answer: Any) -> Action:
     if given.live is not None:
         session.live = {**(session.live or {}), **given.live}
     if given.inner is not None:
-        inside(session).answers.update(given.inner)
+        inner_runs(session).answers.update(given.inner)
     for make in given.entries:
         session.add(make)
     session.has_calls = session.has_calls or bool(session.state.calls)

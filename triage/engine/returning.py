@@ -1,8 +1,8 @@
-"""The point of return: how far back a failed attempt goes, and which recorded calls are reused before it.
+"""The point of return: how far back a failed attempt goes; recorded calls before the point are reused.
 
-The world is reused, the judgement is not. An answer of a model that led to a failure is asked for
-anew; what was read or done before it is given again. Everything here is read from the journal alone,
-so that another process comes to the same point.
+The world is reused, the judgement is not. The model is asked again for an answer that led to a failure;
+reads and effects before that answer are reused. Everything here is computed from the journal alone, so
+that every process finds the same point.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from triage.core.taxonomy import UNSAFE, Cause, FailureType
 from .event_loop import CANCELLATIONS
 
 START = 0
-"""The point of return before everything: only what must not happen twice is reused."""
+"""The point of return before everything: only completed unsafe calls are reused."""
 
 WAITS = "waits_for_answer"
-"""The cause of an attempt's end that is no failure: a framework's agent waits for a person."""
+"""Cause of an attempt's end that is no failure: a framework's agent waits for a person."""
 
 _STOPPED = (Cause.IN_DOUBT, Cause.NEEDS_APPROVAL, Cause.LIMIT, WAITS)
 """Causes that stop an attempt from outside."""
 
 
 class Point(Struct, frozen=True):
-    """A point of return. at: position in the journal; what ended before it is reused. why: in words."""
+    """A point of return. at: position in the journal; earlier calls are reused. why: in words."""
 
     at: int
     why: str
 
 
 class Impasse(Struct, frozen=True):
-    """Why no attempt could come to another end than the last one."""
+    """Every further attempt would end as the last one did. why: in words."""
 
     why: str
 
 
 def point_of_return(state: RunState, action: Action) -> Point | Impasse:
-    """Where the attempt after this action returns to; the last attempt of `state` has failed.
+    """Return the point of return of an action; the last attempt of `state` has failed.
 
-    Asked for Retry, Replan, Rollback and Resume; any other action returns nowhere, which is the start.
+    Only Retry, Replan, Rollback and Resume have one; any other action gets the start.
     """
     match action:
         case Retry():
-            return _behind_effects(state, _led_here(state))
+            return _behind_effects(state, _origin(state))
         case Resume():
-            point = _behind_effects(state, _led_here(state))
+            point = _behind_effects(state, _origin(state))
             done = max((seq for seq, _ in state.ledger.completed), default=START)
             if isinstance(point, Point) and point.at < done:
                 return Point(done, "the last subgoal that was completed")
@@ -63,8 +63,8 @@ def point_of_return(state: RunState, action: Action) -> Point | Impasse:
             return Point(START, "the start")
 
 
-def _led_here(state: RunState) -> Point | Impasse:
-    """What the failure came from, whatever stands behind it."""
+def _origin(state: RunState) -> Point | Impasse:
+    """Return the point from which the failure came, ignoring effects behind it."""
     past = state.history[-1]
     calls = _ended(state, past.number)
     diagnosis = past.diagnosis
@@ -88,9 +88,9 @@ def _led_here(state: RunState) -> Point | Impasse:
 
 
 def _failed_request(calls: list[Call], past: Attempt) -> Call | None:
-    """The last model call, if the attempt failed because it was too long or its answer not readable.
+    """Return the last model call if the attempt failed by its length or its unreadable answer.
 
-    A request that the other side has refused for another reason may be made of an earlier bad answer.
+    A request refused for another reason may contain an earlier bad answer.
     """
     asked = next((call for call in reversed(calls) if call.kind == "model"), None)
     if asked is None or not _is_same(asked.error, past.error):
@@ -104,19 +104,19 @@ def _failed_request(calls: list[Call], past: Attempt) -> Call | None:
 
 
 def _last_answer(calls: list[Call], critical: int | None) -> Point | Impasse:
-    """The last answered model call, at or before the critical step where one is known."""
+    """Return the last answered model call, at or before the critical step if known."""
     answers = [call for call in calls if _is_answer(call)]
     if critical is not None:
         answers = [call for call in answers if call.step is not None and call.step <= critical]
     if not answers:
         return Point(START, "the start: no model call is recorded that could have led here")
-    asked_anew = [call for call in answers if call.effect not in UNSAFE]
-    if not asked_anew:
+    repeatable = [call for call in answers if call.effect not in UNSAFE]
+    if not repeatable:
         return Impasse(
             f"{answers[-1].tool} has completed with an effect, so it is not run again, and no model "
             "call is recorded that could be asked anew"
         )
-    last = asked_anew[-1]
+    last = repeatable[-1]
     around = _around(calls, last)
     if around is not None:
         return Point(_end_of(around) + 1, f"just behind {around.tool}, which is not repeated")
@@ -124,14 +124,14 @@ def _last_answer(calls: list[Call], critical: int | None) -> Point | Impasse:
 
 
 def _is_answer(call: Call) -> bool:
-    """Whether a call gave a model's answer: a model call, or a run inside this one that made some."""
+    """Whether a call returned a model's answer: a model call, or an inner run that asked a model."""
     if call.outcome != "done" or call.undone:
         return False
     return call.kind == "model" or (call.kind == "run" and call.asked_model)
 
 
 def _around(calls: list[Call], inner: Call) -> Call | None:
-    """The outermost completed call that is not to be repeated and that this one is part of."""
+    """Return the outermost completed unsafe call around this one."""
     found: Call | None = None
     done = [call for call in calls if call.outcome == "done"]
     part: Call | None = inner
@@ -143,33 +143,33 @@ def _around(calls: list[Call], inner: Call) -> Call | None:
 
 
 def _behind_effects(state: RunState, point: Point | Impasse) -> Point | Impasse:
-    """No point before an effect that a model has been told of: asked again, it would word it otherwise.
+    """Move a point behind the last effect that a model has seen; asked again, it would word the call anew.
 
-    An effect of an earlier attempt counts as well, as a conversation may go on from it without the call.
+    An effect of an earlier attempt counts too: a conversation may continue from it without the call.
     """
     if isinstance(point, Impasse):
         return point
     calls = _ended(state)
-    told = [call for call in calls if call.kind in ("model", "run") and call.outcome == "done"]
+    answers = [call for call in calls if call.kind in ("model", "run") and call.outcome == "done"]
     for call in reversed(calls):
         if call.outcome != "done" or call.undone or call.effect not in UNSAFE:
             continue
         end = _end_of(call)
         if end < point.at:
             break
-        if any(_begun_after(end, answer, state) for answer in told):
+        if any(_begun_after(end, answer, state) for answer in answers):
             return Point(end + 1, f"just behind {call.tool}, whose result the model has seen")
     return point
 
 
 def _begun_after(position: int, call: Call, state: RunState) -> bool:
-    """Whether a call that has ended began after this position, in its attempt."""
+    """Whether an ended call began after this position, in its attempt."""
     reused = call.seq < state.started_at
     return (_end_of(call) if reused else call.seq) > position
 
 
 def _ended(state: RunState, attempt: int | None = None) -> list[Call]:
-    """The calls that have ended, in that order: those an attempt has made or been given again, or all."""
+    """Return the ended calls, in order of their ends: made or reused by an attempt; None: all."""
     calls = [call for call in state.calls.values() if attempt in (None, call.attempt)]
     return sorted((call for call in calls if call.done_at is not None), key=_end_of)
 
@@ -183,7 +183,7 @@ def _end_of(call: Call) -> int:
 
 
 def _has_returned(state: RunState) -> bool:
-    """Whether the last failure of this kind was answered by asking anew from some answer on."""
+    """Whether the model was already asked again after the previous failure of this type."""
     *before, past = state.history
     for earlier in reversed(before):
         if was_stopped(earlier):
@@ -196,7 +196,7 @@ def _has_returned(state: RunState) -> bool:
 
 
 def was_stopped(past: Attempt) -> bool:
-    """Whether an attempt was stopped from outside: nothing it was told was wrong."""
+    """Whether an attempt was stopped from outside, so that its guidance stays in force."""
     return past.diagnosis.cause in _STOPPED and not _broke_off(past)
 
 
@@ -205,7 +205,7 @@ def _type_of(past: Attempt) -> FailureType:
 
 
 def _broke_off(past: Attempt) -> bool:
-    """Whether the agent failed beside a call that is in doubt only because that stopped it."""
+    """Whether the agent's own failure cut off the calls in doubt, rather than a call failing."""
     error = past.error
     if past.diagnosis.cause != Cause.IN_DOUBT or error is None:
         return False
@@ -218,8 +218,8 @@ def _broke_off(past: Attempt) -> bool:
 
 
 def repeats_itself(state: RunState) -> bool:
-    """Whether the last two attempts failed with the same words of the agent's own, and the second
-    recorded nothing new: then no other side has failed, and what was reused is what is wrong.
+    """Whether the last two attempts failed with the same error of the agent's own, the second without a
+    new call. Then no other side has failed, and the reused results are wrong.
     """
     if len(state.history) < 2:
         return False
@@ -238,20 +238,20 @@ def _comes_from_outside(error: ErrorInfo) -> bool:
 
 
 def _has_begun_calls(state: RunState, attempt: int) -> bool:
-    """Whether an attempt has begun a call of its own; one that is given again begins nothing."""
+    """Whether an attempt has begun a call, other than reusing one."""
     return any(
         call.attempt == attempt and call.seq > state.started_at for call in state.calls.values()
     )
 
 
 def _failed(calls: list[Call], past: Attempt) -> Call | None:
-    """The recorded call that failed, or whose answer was the error; None where no recorded call did."""
+    """Return the recorded call that failed, or whose answer was the error; None if none did."""
     for call in calls[::-1]:
         if _is_same(call.error, past.error):
             return call
     if calls and (calls[-1].outcome != "done" or _answered_badly(calls[-1], past)):
         return calls[-1]
-    texts = [part.message for part in _chain(past.error) if len(part.message) >= _TELLING]
+    texts = [part.message for part in _chain(past.error) if len(part.message) >= _MIN_LENGTH]
     for call in calls[::-1]:
         if call.effect not in UNSAFE and _answered_with(call, texts):
             return call
@@ -260,8 +260,8 @@ def _failed(calls: list[Call], past: Attempt) -> Call | None:
     return at_step[0] if at_step else None
 
 
-_TELLING = 8
-"""The fewest characters of an error's words that are looked for in an answer."""
+_MIN_LENGTH = 8
+"""Minimum length of an error's message to look for in an answer."""
 
 
 def _chain(error: ErrorInfo | None) -> Iterator[ErrorInfo]:
@@ -269,23 +269,23 @@ def _chain(error: ErrorInfo | None) -> Iterator[ErrorInfo]:
 
 
 def _is_same(of_call: ErrorInfo | None, of_attempt: ErrorInfo | None) -> bool:
-    """Whether two errors, or errors behind them, are of one failure: equal, or one HTTP answer.
+    """Whether two errors, or errors behind them, are one failure: equal, or of one HTTP answer.
 
-    A client words the answer that a request failed with in a way of its own.
+    Each client words the HTTP answer of a failed request in its own way.
     """
     return any(
         (one.type_name, one.message) == (other.type_name, other.message)
-        or _words_the_answer(other, one)
+        or _quotes_answer(other, one)
         for one in _chain(of_call)
         for other in _chain(of_attempt)
     )
 
 
-def _words_the_answer(error: ErrorInfo, answer: ErrorInfo) -> bool:
+def _quotes_answer(error: ErrorInfo, answer: ErrorInfo) -> bool:
     if answer.status_code is None or answer.status_code != error.status_code:
         return False
-    said = _letters(answer.message.removeprefix(f"{answer.status_code}: "))
-    return len(said) >= _TELLING and said in _letters(error.message)
+    message = _letters(answer.message.removeprefix(f"{answer.status_code}: "))
+    return len(message) >= _MIN_LENGTH and message in _letters(error.message)
 
 
 def _letters(text: str) -> str:
@@ -293,25 +293,25 @@ def _letters(text: str) -> str:
 
 
 def _answered_badly(call: Call, past: Attempt) -> bool:
-    """Whether a call has an answer that is itself an error, as its step says."""
+    """Whether a call returned an error as its answer."""
     steps = past.trajectory.steps
     return call.step is not None and call.step < len(steps) and steps[call.step].error is not None
 
 
 def _answered_with(call: Call, texts: list[str]) -> bool:
-    """Whether a call's result is an error object that says what the attempt failed with."""
+    """Whether a call's result is an error object with the error of the attempt."""
     if call.outcome != "done" or not isinstance(call.result, Mapping):
         return False
     error = call.result.get("error") or call.result.get("errors")
-    words = [text for text in texts_within(error) if len(text) >= _TELLING]
+    words = [text for text in texts_within(error) if len(text) >= _MIN_LENGTH]
     return any(word in text or text in word for word in words for text in texts)
 
 
-# What is reused -------------------------------------------------------------------------------------
+# Reuse ----------------------------------------------------------------------------------------------
 
 
 def asks_anew(state: RunState, point: Point) -> bool:
-    """Whether a call of the last attempt runs again behind this point, or no model call is recorded."""
+    """Whether a call of the last attempt would run again behind this point; True without any model call."""
     calls = [call for call in state.calls.values() if call.attempt == state.attempt]
     if not any(call.kind == "model" or call.asked_model for call in calls):
         return True
@@ -323,14 +323,14 @@ def asks_anew(state: RunState, point: Point) -> bool:
 
 
 class Reach(Struct, frozen=True):
-    """Which reads and model calls of earlier attempts an attempt is given again.
+    """The reads and model calls of earlier attempts that an attempt reuses.
 
-    limits: by attempt, the position before which its calls are. at: the point of return, in the attempt
-    that failed. began: position at which that one had begun. around: keys of the call at the point, and
-    of those that it is part of.
+    limits: by attempt, the position before which its reused calls end. at: the point of return, in the
+    failed attempt. began: position at which that attempt began. around: keys of the call at the point, and
+    of the calls around it.
 
-    A call that began before the point does not come from it, wherever it ended, unless it encloses
-    the call at the point.
+    A call that began before the point is reused even if it ended later, unless it is around the call at the
+    point.
     """
 
     limits: Mapping[int, float] = {}
@@ -339,7 +339,7 @@ class Reach(Struct, frozen=True):
     around: frozenset[str] = frozenset()
 
     def holds(self, call: Call) -> bool:
-        """Whether a call that is done, and may be repeated, is given again."""
+        """Whether a completed call that may be repeated is reused."""
         end = _end_of(call)
         limit = self.limits.get(call.attempt, START)
         if end < limit:
@@ -348,9 +348,9 @@ class Reach(Struct, frozen=True):
 
 
 def reach(state: RunState, attempt: int, at: float) -> Reach:
-    """What an attempt reuses that returns to this position.
+    """Return the reach of an attempt that returns to this position.
 
-    A call of an earlier attempt counts for as long as no attempt since has returned to before it.
+    A call of an earlier attempt counts unless a later attempt has returned to before it.
     """
     limits: dict[int, float] = {attempt: float("inf")}
     limit = at
@@ -363,7 +363,7 @@ def reach(state: RunState, attempt: int, at: float) -> Reach:
 
 
 def _around_point(state: RunState, attempt: int, at: float) -> frozenset[str]:
-    """The keys of the call that ended at a position, and of those that it is part of."""
+    """Return the keys of the call that ended at a position, and of the calls around it."""
     calls = _ended(state, attempt)
     part = next((call for call in calls if _end_of(call) == at), None)
     keys: set[str] = set()
@@ -374,21 +374,21 @@ def _around_point(state: RunState, attempt: int, at: float) -> frozenset[str]:
 
 
 def _holding(calls: list[Call], label: str) -> Call | None:
-    """The call that steps name so."""
+    """Return the call with this label in steps."""
     for call in calls:
         if label_of(call.tool, call.idempotency_key) == label:
             return call
     return None
 
 
-# A dry look -----------------------------------------------------------------------------------------
+# Dry run --------------------------------------------------------------------------------------------
 
 
 class Foretold(Struct, frozen=True):
-    """What an attempt after some action would do with a recorded call, if it came to it again.
+    """The fate of a recorded call if the next attempt made it again.
 
-    fate: `reused`, `asked anew` (a model), `run again`, `undone first`, or `cannot be undone`, for which
-    the run escalates.
+    fate: `reused`, `asked anew` (a model), `run again`, `undone first`, or `cannot be undone` (the run
+    escalates).
     """
 
     call: Call
@@ -401,19 +401,19 @@ def _undoing(state: RunState, call: Call) -> str:
 
 
 def foretell(state: RunState, action: Action) -> list[Foretold]:
-    """What would become of each recorded call that has ended, in the order in which they ended.
+    """Return the fate of each ended call under an action, in order of their ends; changes nothing.
 
-    The last attempt of `state` has failed. Nothing is done, and nothing is journalled.
+    The last attempt of `state` has failed.
     """
     point = point_of_return(state, action)
     at = point.at if isinstance(point, Point) else state.last_seq
-    given = reach(state, state.attempt + 1, at)
+    reused = reach(state, state.attempt + 1, at)
     found: list[Foretold] = []
     for call in sorted((c for c in state.calls.values() if c.done_at is not None), key=_end_of):
         if call.outcome == "done" and not call.undone and call.effect in UNSAFE:
             behind = isinstance(action, Rollback) and _end_of(call) >= at
             found.append(Foretold(call, _undoing(state, call) if behind else "reused"))
-        elif call.outcome == "done" and not call.undone and given.holds(call):
+        elif call.outcome == "done" and not call.undone and reused.holds(call):
             found.append(Foretold(call, "reused"))
         else:
             asks = call.kind in ("model", "judge")

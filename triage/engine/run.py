@@ -1,4 +1,4 @@
-"""What one attempt records, and what it is told."""
+"""One attempt: its guidance, its recordings, and how it is stopped."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ from .watching import LoopsBefore, Watcher, watcher_of
 if TYPE_CHECKING:
     from .call_keys import Tally
 
-# What an attempt is told, and which recorded calls it may reuse.
+# The guidance of an attempt, and the recorded calls it may reuse.
 
 
 class Guidance(Struct, frozen=True):
-    """What an attempt is told, built from the last action alone; all None in the first attempt.
+    """Instructions for an attempt, built from the last action; all None in the first attempt.
 
     hint, subgoal, state: as `_triage_hint`, `_triage_subgoal`, `_triage_state`. diagnosis, action: of
-    the attempt before. inject: keyword arguments for this attempt. model, keep_last, summary,
-    max_characters, output_factor: what requests to models are to be made of, from the last actions of the
-    run that said it: which model is asked, how many messages at their end keep the outputs of tools, what
-    stands for the rest, with a line for each call that must not be made again, how long a conversation may
-    be, and how many times as long an answer as the request's own limit allows.
+    the previous attempt. inject: keyword arguments for this attempt.
+
+    The other fields change requests to models, and last until an action sets them again. model: the model
+    to ask. keep_last: number of last messages that keep the outputs of tools. summary: replaces the rest,
+    with a line for each call that must not be repeated. max_characters: bound on a conversation.
+    output_factor: multiplies the request's own limit on the answer.
     """
 
     hint: str | None = None
@@ -68,12 +69,12 @@ class Guidance(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True):
-    """Which recorded calls an attempt may reuse, by the action before it.
+    """Recorded calls that an attempt may reuse.
 
-    kind: the action's. kept: keys of the calls whose steps a rollback kept. unmatched: by tool, keys of
-    the unsafe calls of earlier attempts that this one has not come to yet. reach: which reads and model
-    calls of theirs are reused. begun: number of the attempt that this one goes on with, after an answer
-    or a crash; its own number where it begins.
+    kind: of the action before it. kept: keys of the calls whose steps a rollback kept. unmatched: by tool,
+    keys of earlier unsafe calls that this attempt has not repeated yet. reach: which earlier reads and
+    model calls are reused. begun: number of the attempt that this one continues after an answer or a crash;
+    else its own number.
     """
 
     kind: str
@@ -83,7 +84,7 @@ class Replay(Struct, frozen=True):
     begun: int
 
     def meet(self, tool: str, key: str) -> None:
-        """The attempt has come to this call."""
+        """Note that the attempt has made this call."""
         self.unmatched.get(tool, set()).discard(key)
 
 
@@ -91,49 +92,49 @@ NO_GUIDANCE = Guidance()
 
 
 SEAM = "triage.seam"
-"""The module that stands where requests leave. By name, as the engine knows no transport."""
+"""Module that sees requests leave. By name, as the engine knows no transport."""
 
 GRACE = 5.0
-"""Seconds an interrupted attempt has to stop before it is reported and cancelled again."""
+"""Seconds for an interrupted attempt to stop before it is reported and cancelled again."""
 
 UNSTOPPABLE_GRACE = 10.0
-"""Seconds waited for running unsafe calls without a timeout, where what comes next cuts them off."""
+"""Seconds to wait for running unsafe calls without a timeout before they are cut off."""
 
 
 def sees_requests(session: Session) -> bool:
-    """Whether the requests of a run are seen where they leave."""
+    """Whether the seam records the run's requests to models."""
     return session.config.seam == "on" and not import_module(SEAM).is_off()
 
 
 class Recorder:
-    """One attempt of a run as it records itself. Safe to use from tasks and threads of the attempt.
+    """Records one attempt of a run. Safe to use from tasks and threads of the attempt.
 
     After the attempt every recording raises `AttemptOver`; after an interrupt, `AttemptInterrupted`.
     """
 
     session: Session
     number: int
-    # alert: set as soon as a recording may have to be refused, so that one look suffices on the way in.
-    # calls_open: unsafe calls now running. ending: the function has ended, and no other one begins.
+    # alert: a recording may have to be refused; one flag keeps the usual path short. calls_open: number of
+    # running unsafe calls. ending: the function has ended, and no unsafe call may begin.
     alert: bool
     interrupt: Diagnosis | None
     calls_open: int
     ending = False
     over = False
     scope: anyio.CancelScope | None = None
-    # Under asyncio: how often the task was cancelled that the attempt runs in. owner: that task where
-    # there is no scope; cancelled: how often it was cancelled from here.
+    # Under asyncio: cancellations of the attempt's task. owner: that task, if there is no scope; cancelled:
+    # how often this attempt cancelled it.
     cancellations: Cancellations | None = None
     owner: asyncio.Task[Any] | None = None
     cancelled = 0
-    # The task in which the agent function runs, or the thread of a sync one.
+    # The task of the agent function, or the thread of a sync one.
     caller = 0
     # Set when the last unsafe call has ended.
     _settled: threading.Event | None = None
     _held_deadline = 0.0
-    # Stops the attempt at its deadline while an unsafe call runs. patience: when the timeouts of running
-    # calls end. stopped: when the attempt was interrupted. Both in monotonic seconds. cut: an unsafe call
-    # went on for too long after that, and was cut off. threads: scopes that keep threads waited for.
+    # cut: an unsafe call ran on too long after the interrupt, and was cut off. alarm: stops the attempt at
+    # its deadline while an unsafe call runs. patience: end of the running calls' timeouts. stopped: time of
+    # the interrupt. Both in monotonic seconds. threads: scopes that shield the waits for threads.
     cut = False
     _alarm: threading.Timer | None = None
     _patience = 0.0
@@ -141,29 +142,27 @@ class Recorder:
     _threads: set[anyio.CancelScope] | None = None
     _thread = 0
     _in_loop: Callable[[Callable[[], object]], None]
-    # The limits that a recording is held against; calls that run and are not counted yet, by tool.
+    # Limits checked at each recording; running calls not counted yet, by tool.
     _watch: Limits | None = None
     _running: dict[str, int] | None = None
-    # The attempts of runs inside this one.
-    _inside: WeakSet[Recorder] | None = None
+    _inner_attempts: WeakSet[Recorder] | None = None
     # Reports an attempt that does not stop.
     _unstopped: threading.Timer | None = None
     _reported = False
-    # The calls of this attempt as they are counted, made when the first one is made, or there are some
-    # of earlier attempts.
+    # Counts the calls; None until the first call, unless earlier attempts made some.
     tally: Tally | None = None
-    # The agent was given the state of an earlier attempt: it may go on from there, and not from the start.
+    # The agent took an earlier attempt's state, so it may start in the middle.
     took_state = False
     _updated = False
-    # What watching found and the agent is to know while it goes on.
+    # Diagnosis of a loop that watching has found, for the running agent.
     live: Diagnosis | None = None
     hint_read = False
-    # The loops of earlier attempts, None where nothing is to be stopped for them.
+    # Loops of earlier attempts; None if none of them may interrupt this attempt.
     loops_before: LoopsBefore | None = None
     _watcher: Watcher | None = None
-    # Called once the function has ended, while its last words can still be recorded.
+    # Called with the function's error once it has ended, while recording is still open.
     at_end: tuple[Callable[[BaseException | None], object], ...] = ()
-    # Called with a tool and its arguments by name before an unsafe call begins, and raises to refuse it.
+    # Called with a tool and its named arguments before an unsafe call; raise to refuse the call.
     before_calls: tuple[Callable[[Tool, Mapping[str, Any]], object], ...] = ()
 
     def __init__(
@@ -185,16 +184,16 @@ class Recorder:
         if watching is not None and number > 1 and watching.interrupt_after is not None:
             self.loops_before = LoopsBefore(session.state.history)
         if session.parent is not None:
-            session.parent.has_inside(self)
+            session.parent.add_inner(self)
         if session.config.seam == "on":
             import_module(SEAM).install(current)
             open_attempts[id(self)] = self
 
     @property
     def guidance(self) -> Guidance:
-        """What this attempt is told; before a call that is given again by its position, what was told then.
+        """The guidance of this attempt; while calls are replayed by position, that of their attempt.
 
-        While the attempt is seen to go round in a loop, `hint` says so first, and `diagnosis` what it is.
+        During a loop that watching has found, `hint` begins with its hint, and `diagnosis` is the loop's.
         """
         self.hint_read = True
         told, calls = self.telling
@@ -208,21 +207,21 @@ class Recorder:
 
     @property
     def telling(self) -> tuple[Guidance, Iterable[Call]]:
-        """The guidance without what receipts and watching add, and the calls whose receipts it adds."""
+        """The guidance before receipts and watching add to it, and the calls whose receipts are added."""
         if self.tally is not None and self.tally.replaying and not self.took_state:
             return self.tally.told_before(self)
         return self.told, self.session.state.calls.values()
 
-    # What is known ----------------------------------------------------------------------------
+    # Reading ----------------------------------------------------------------------------------
 
     @property
     def run_id(self) -> str:
-        """The run's id, the same in all its attempts."""
+        """The run's id, the same in all attempts."""
         return self.session.run_id
 
     @property
     def salt(self) -> str:
-        """What digests of this run's calls are salted with: its id, or of a fork that of the first run."""
+        """Salt of the digests of this run's calls: its id; in a fork, the id of the first run."""
         return self.session.salt
 
     @property
@@ -232,16 +231,16 @@ class Recorder:
 
     @property
     def task(self) -> Any:
-        """The task as given to the run."""
+        """The run's task."""
         return self.session.task
 
     @property
     def trajectory(self) -> Trajectory:
-        """What this attempt has recorded so far."""
+        """The trajectory recorded so far."""
         return self.ended_by(None)
 
     def ended_by(self, error: ErrorInfo | None) -> Trajectory:
-        """What this attempt has recorded, with the error that ended it."""
+        """Return the trajectory recorded so far, with the error that ended the attempt."""
         checks = self.session.config.checks
         return Trajectory(
             self.session.state.steps,
@@ -254,13 +253,13 @@ class Recorder:
         )
 
     def take_state(self) -> Mapping[str, Any] | None:
-        """The state that an earlier attempt left, which the agent is given; None for none."""
+        """Return an earlier attempt's state for the agent, and note that the agent has it; None without."""
         if self.told.state:
             self.took_state = True
         return self.told.state
 
     def take_context(self) -> Guidance | None:
-        """All that this attempt is told, which the agent is given; None in the first attempt."""
+        """Return the guidance for the agent; None in the first attempt."""
         if self.number == 1:
             return None
         self.take_state()
@@ -268,7 +267,7 @@ class Recorder:
 
     @property
     def state(self) -> dict[str, Any]:
-        """A copy of the state as merged so far."""
+        """A copy of the state merged so far."""
         if not self._updated:
             self.take_state()
         return cast("dict[str, Any]", plain(self.session.state.state))
@@ -280,16 +279,15 @@ class Recorder:
 
     @property
     def usage(self) -> Usage:
-        """What the run has used so far, all attempts together."""
+        """The run's usage so far, of all attempts."""
         return self.session.state.usage
 
     # Recording --------------------------------------------------------------------------------
 
     def record_step(self, step: Step) -> int:
-        """Record what the agent did; the id of the checkpoint made by it.
+        """Record a step of the agent; return the id of the resulting checkpoint.
 
-        The run sets `index` and, where it is None, `timestamp`. Raises UsageError for anything but a
-        `Step`.
+        The run sets `index` and a missing `timestamp`. Raises UsageError for anything but a `Step`.
         """
         if not isinstance(step, Step):
             raise UsageError(str(refuse("record_step()", step, "a Step", "write Step(action=…)")))
@@ -310,26 +308,26 @@ class Recorder:
         return cast("events.StepRecorded", event)
 
     def update_state(self, values: Mapping[str, Any], *, secret_ok: Iterable[str] = ()) -> int:
-        """Merge top-level keys into the state; the id of the checkpoint made by it.
+        """Merge top-level keys into the state; return the id of the resulting checkpoint.
 
-        Values must be restorable from JSON: UsageError names the first that is not, its type and the
-        remedy, and nothing is recorded. A secret is kept by the store under `Durability(key=…)` alone,
-        encrypted; without a key it stays in this process, which is logged once. secret_ok: keys that may
-        hold one without a word.
+        Values must be restorable from JSON: otherwise nothing is recorded, and UsageError names the first
+        bad value, its type and the remedy. A store keeps a secret only encrypted, under
+        `Durability(key=…)`; without a key the secret stays in this process, which is logged once.
+        secret_ok: keys whose secrets are not logged.
         """
         self.check_open()
         if not isinstance(values, Mapping):
             raise UsageError(
                 str(refuse("update_state()", values, "a mapping", 'write update_state({"key": …})'))
             )
-        kept = exact(dict(values), "state")
+        merged = exact(dict(values), "state")
         self._updated = True
         if self.session.keeper is not None:
             self.session.keeper.secret_ok.update(secret_ok)
-        return self._record(events.StateUpdated, values=kept)
+        return self._record(events.StateUpdated, values=merged)
 
     def record_usage(self, usage: Usage) -> None:
-        """Count what model calls consumed; a cost that is not given is taken from the prices.
+        """Count the usage of model calls; a missing cost is computed from `Limits.prices`.
 
         Raises UsageError for anything but a `Usage`.
         """
@@ -339,11 +337,11 @@ class Recorder:
         self._record(events.UsageRecorded, usage=self.session.limits.priced(usage))
 
     def count(self, usage: Usage, run_id: str) -> None:
-        """As `record_usage` for a run inside this one, which must not be disturbed."""
+        """Count the usage of an inner run, without raising in it."""
         self._record(events.UsageRecorded, raising=False, usage=usage, run=run_id)
 
     def subgoals(self, names: Iterable[str]) -> None:
-        """Declare what is to be done, in order. Names already declared are left where they are."""
+        """Declare subgoals, in order. Names already declared keep their places."""
         self.check_open()
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise UsageError(
@@ -358,7 +356,7 @@ class Recorder:
         self._record(events.SubgoalsDeclared, names=declared)
 
     def complete(self, name: str) -> None:
-        """Note a declared subgoal as done. Raises UsageError for one that was not declared."""
+        """Record a subgoal as done. Raises UsageError for an undeclared one."""
         self.check_open()
         declared = [known for _, known in self.session.state.ledger.subgoals]
         if name not in declared:
@@ -369,10 +367,10 @@ class Recorder:
     def compensator(
         self, function: Callable[..., Any], *args: Any, name: str | None = None
     ) -> None:
-        """Register what undoes the last hand-written step: `function(*args)`, sync or async.
+        """Register `function(*args)`, sync or async, to undo the last step recorded by hand.
 
-        A rollback past that step runs it, newest first. name: as the journal shows it; None takes the
-        function's own. Raises UsageError before the first such step.
+        A rollback past that step runs its compensators, newest first. name: in the journal; None takes the
+        function's. Raises UsageError before the first such step.
         """
         self.check_open()
         if not callable(function):
@@ -388,7 +386,7 @@ class Recorder:
         self.register_undo(key, Undoing(function, args, {}), name=name, args=args)
 
     async def flush(self) -> None:
-        """Wait until all that was recorded so far is durable. Raises what the store raises."""
+        """Wait until everything recorded so far is durable. Raises the store's error."""
         self.check_open()
         await self.session.flush()
 
@@ -402,28 +400,28 @@ class Recorder:
         name: str | None = None,
         args: tuple[Any, ...] | None = None,
     ) -> None:
-        """Register a compensator under a key: a call's, or that of a hand-written step.
+        """Register a compensator under the key of a call or of a step recorded by hand.
 
-        name: None takes the function's own. args: those of a step's compensator.
+        name: None takes the function's. args: of a step's compensator.
         """
         session = self.session
         if session.undo is None:
             session.undo = {}
-        told = None
+        recorded = None
         if args is not None:
             shown, exact = plain_noting(list(args))
-            told = tuple(shown) if exact else None
+            recorded = tuple(shown) if exact else None
         seq = self._record(
             events.CompensatorRegistered,
             name=name or name_of(undo.function),
             key=key,
-            args=told,
+            args=recorded,
             module=module_of(undo.function) if name is None else None,
         )
         session.undo[seq] = undo
 
     def record_call_step(self, step: Step) -> int:
-        """Record a call's step although the attempt may be ending; its index."""
+        """Record a call's step even while the attempt is ending; return the step's index."""
         session = self.session
         usage = step.usage
         if usage is not None:
@@ -434,16 +432,16 @@ class Recorder:
             event = self._put_step(step)
             if self._running is not None:
                 self.count_off(step)
-        # The end of the call goes to the store with it.
+        # The store gets the step together with the end of the call.
         self._attend(event, raising=False, pump=False)
         return event.index
 
     def notice(self, kind: Callable[..., events.Event], /, **fields: Any) -> None:
-        """Record what watching has found, whatever becomes of the attempt."""
+        """Record a finding of watching, without raising in the attempt."""
         self._record(kind, raising=False, **fields)
 
     def _attend(self, event: events.Event, *, raising: bool = True, pump: bool = True) -> None:
-        """Tell the observers of an event, hold it against the limits, and have a step watched."""
+        """Tell observers of an event, check the limits, and let the watcher see a step."""
         if self.session.busy:
             self._tell(event, raising=raising, pump=pump)
         if not self._watched or self.over or not isinstance(event, events.StepRecorded):
@@ -471,12 +469,12 @@ class Recorder:
     def _begin_to_watch(self) -> Watcher | None:
         made = watcher_of(self)
         with self.session.lock:
-            if self._watcher is None:  # of two threads that record at once, one has begun
+            if self._watcher is None:  # another thread may have begun
                 self._watcher = made
             return self._watcher
 
     def unwatched(self) -> None:
-        """Watch no further step of this attempt."""
+        """Stop watching this attempt."""
         self.live = None
         self._watched = False
         self._watcher = None
@@ -504,7 +502,7 @@ class Recorder:
     # Being stopped ------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raise `AttemptOver` or `AttemptInterrupted` when nothing may be recorded any more."""
+        """Raise `AttemptOver` or `AttemptInterrupted` if nothing may be recorded any more."""
         if not self.alert:
             return
         if self.over:
@@ -514,7 +512,7 @@ class Recorder:
                 return
             self.stop(out_of_time(self.session))
         elif self.owner is not None and not self.calls_open:
-            self._cancel()  # what was raised before did not end it
+            self._cancel()  # the exception raised before did not end the attempt
         self.refuse()
 
     def refuse_late(self) -> NoReturn:
@@ -527,13 +525,13 @@ class Recorder:
     def refuse(self) -> None:
         """Raise `AttemptInterrupted` after an interrupt.
 
-        Not within a call while one with an effect runs, as that one is finished first.
+        Within a call, first let running unsafe calls finish.
         """
         if self.interrupt is not None and (not self.calls_open or calling.get() is None):
             raise AttemptInterrupted(self.interrupt)
 
     def _expired(self) -> bool:
-        """Whether the attempt's time is over, asked from any thread."""
+        """Whether the attempt's time is over. Safe from any thread."""
         if self.scope is None:
             return False
         if threading.get_ident() == self._thread:
@@ -542,11 +540,11 @@ class Recorder:
         return left is not None and left <= 0 and not self.calls_open
 
     def stop(self, diagnosis: Diagnosis) -> None:
-        """Interrupt the attempt: it has failed, whatever it does from now on.
+        """Interrupt the attempt: it has failed, whatever its function still does.
 
-        Unsafe calls that are running are waited for before anything is cancelled, for as long as their
-        timeouts say, else `UNSTOPPABLE_GRACE` seconds. An attempt that goes on all the same is reported
-        after `GRACE` seconds, and waited for.
+        Running unsafe calls may finish before anything is cancelled, within their timeouts or else
+        `UNSTOPPABLE_GRACE` seconds. An attempt that does not stop is reported after `GRACE` seconds, and
+        still awaited.
         """
         with self.session.lock:
             if self.interrupt is not None or self.over:
@@ -560,38 +558,38 @@ class Recorder:
             self._cancel()
 
     def enter_task(self, task: asyncio.Task[Any] | None) -> None:
-        """Tell the attempt in which task of asyncio it runs, None for trio."""
+        """Set the asyncio task that the attempt runs in; None under trio."""
         self.cancellations = None if task is None else Cancellations(task)
         self.caller = current_caller()
 
     def watched(self, work: Any, root: Any = None) -> Any:
-        """What the function gave to be awaited, so that no group inside it is taken for a cancellation.
+        """Wrap the user's awaitable: ignore cancel counts that a TaskGroup leaves behind (before 3.13).
 
-        root: the async generator that gave it.
+        root: the async generator that the awaitable comes from.
         """
         return work if self.cancellations is None else self.cancellations.watched(work, root)
 
     def enter_scope(self, scope: anyio.CancelScope) -> None:
-        """Tell the attempt which scope an interrupt cancels; called in the event loop's thread."""
+        """Set the scope that an interrupt cancels; called in the event loop's thread."""
         self.scope = scope
         self.alert = True
         self._thread = threading.get_ident()
         self._in_loop = scheduler()
         self.enter_task(current_task())
         if self.interrupt is not None and not self.calls_open:
-            scope.cancel()  # it came between two steps of a stream
+            scope.cancel()  # interrupted between two steps of a stream
 
     def _cancel(self) -> None:
-        """Cancel the attempt where it waits, unless it is over, or in an unsafe call, by then."""
+        """Cancel the attempt, unless it is over or in an unsafe call when the event loop gets to it."""
         # A scope may only be touched in its own thread.
         if self.scope is not None and threading.get_ident() == self._thread:
             self.scope.cancel()
         else:
-            # Not at once: mostly what is raised here ends it, and then nothing is left to cancel.
-            self._later(self._cancel_here)
+            # Later: the exception raised here usually ends the attempt, which leaves nothing to cancel.
+            self._schedule(self._cancel_here)
 
-    def _later(self, work: Callable[[], object]) -> None:
-        """Have something done in the event loop, unless nothing there can be cancelled."""
+    def _schedule(self, work: Callable[[], object]) -> None:
+        """Run `work` in the event loop, unless nothing there can be cancelled."""
         if self.scope is not None:
             self._in_loop(work)
         elif self.owner is not None:
@@ -610,23 +608,27 @@ class Recorder:
             self.owner.cancel()
 
     def _cut_off(self) -> None:
-        """Cancel the attempt although an unsafe call runs; those of runs inside it there, as they ask."""
+        """Cancel the attempt despite running unsafe calls; calls of inner runs there, so that those ask."""
         if self.over:
             return
         assert self.interrupt is not None
         self.cut = True
         if self._settled is not None:
             self._settled.set()
-        inside = [one for one in self.inside if one.calls_open and not (one.over or one.cut)]
-        for one in inside:
-            one.stop(self.interrupt)
-            one._cut_off()
-        if not inside:
+        calling_inside = [
+            inner
+            for inner in self.inner_attempts
+            if inner.calls_open and not (inner.over or inner.cut)
+        ]
+        for inner in calling_inside:
+            inner.stop(self.interrupt)
+            inner._cut_off()
+        if not calling_inside:
             self._cancel_here()
 
     @contextmanager
     def thread_awaited(self) -> Generator[None]:
-        """Around the wait for a thread: nothing but `_cut_off` ends it before the thread has ended."""
+        """Shield the wait for a thread from every cancellation except that of `_cut_off`."""
         with anyio.CancelScope(shield=True) as scope:
             if self._threads is None:
                 self._threads = set()
@@ -637,9 +639,9 @@ class Recorder:
                 self._threads.discard(scope)
 
     def check_call(self, tool: str) -> None:
-        """Before a call runs: raise `AttemptInterrupted` where it would go over a limit.
+        """Raise `AttemptInterrupted` before a call that would exceed a limit, or after an interrupt.
 
-        Those that run at the same time count. No call begins within one after an interrupt.
+        Running calls count.
         """
         if self.interrupt is not None:
             raise AttemptInterrupted(self.interrupt)
@@ -661,29 +663,29 @@ class Recorder:
             self.stop(breach)
             raise AttemptInterrupted(breach)
 
-    def has_inside(self, inner: Recorder) -> None:
+    def add_inner(self, inner: Recorder) -> None:
         """Register an attempt of an inner run that begins."""
         with self.session.lock:
-            if self._inside is None:
-                self._inside = WeakSet()
-            self._inside.add(inner)
+            if self._inner_attempts is None:
+                self._inner_attempts = WeakSet()
+            self._inner_attempts.add(inner)
 
     @property
     def recorded(self) -> int:
-        """How much was recorded, by the runs inside this one too: another number after each recording."""
-        return self.session.position + sum(inner.recorded for inner in self.inside)
+        """A number that changes with each recording of this run or an inner run."""
+        return self.session.position + sum(inner.recorded for inner in self.inner_attempts)
 
     def count_off(self, step: Step) -> None:
-        """Stop counting a call that `check_call` admitted: it is recorded now."""
+        """Remove a call that `check_call` admitted from the running ones; the state counts it now."""
         began = is_call(step) and not is_reused(step.metadata)
         if began and self._running is not None and step.tool_called is not None:
             self._running[step.tool_called] -= 1
 
     def unsafe_begun(self, timeout: float | None = None) -> None:
-        """An unsafe call begins: the attempt's deadline waits until it has ended.
+        """Note that an unsafe call begins: the attempt's deadline waits for its end.
 
-        timeout: the call's own, seconds. Raises AttemptOver where the function has ended: nobody would
-        wait for the call. Raises AttemptInterrupted where this attempt, or one around it, is being stopped.
+        timeout: of the call, seconds. Raises AttemptOver if the function has ended, as nobody would wait
+        for the call; AttemptInterrupted if this attempt, or an outer one, is being stopped.
         """
         session = self.session
         outer = session.parent if session.nested else None
@@ -722,17 +724,17 @@ class Recorder:
         if self.over or not self.calls_open:
             return
         if self.session.attempt_seconds_left():
-            self._set_alarm()  # the run's clock is slower than the timer's
+            self._set_alarm()  # the run's clock is behind the timer's
         else:
             self.stop(out_of_time(self.session))
 
     def _hold_deadline(self) -> None:
-        # A call that began in a thread asks for it late: it may have ended by then.
+        # A call in a thread schedules this: the call may have ended by now.
         if self.scope is not None and self.calls_open and not self._held_deadline:
             self._held_deadline, self.scope.deadline = self.scope.deadline, math.inf
 
     def unsafe_ended(self) -> None:
-        """An unsafe call has ended and is recorded: what waited for it goes on."""
+        """Note that an unsafe call has ended and is recorded; release its waiters."""
         session = self.session
         if session.nested and session.parent is not None:
             session.parent.unsafe_ended()
@@ -743,7 +745,7 @@ class Recorder:
             return
         if self._alarm is not None:
             self._alarm.cancel()
-        if self.cut:  # all that waits was cancelled, or a run inside comes to ask
+        if self.cut:  # every waiter was cancelled, or an inner run is about to ask
             return
         if self._held_deadline:
             # A scope may only be touched in its own thread.
@@ -757,38 +759,38 @@ class Recorder:
             self._settled.set()
 
     def _release_deadline(self) -> None:
-        # A call that ended in a thread asks for it late: another may have released it by then.
+        # A call in a thread schedules this: another call may have released the deadline by now.
         if self.scope is None or self.calls_open or not self._held_deadline:
             return
         self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
-        # Asked for, because trio looks at a deadline that has passed only when it is asked.
+        # Trio notices a deadline that has passed only when `cancel_called` is read.
         if self.scope.cancel_called:
             self.stop(out_of_time(self.session))
 
     def close(self) -> None:
-        """The attempt is over: nothing is recorded from now on, nor by the runs that it left behind."""
+        """Close the attempt to recordings, and the attempts of its inner runs too."""
         open_attempts.pop(id(self), None)
         with self.session.lock:
             self.over = self.alert = True
             for timer in (self._unstopped, self._alarm):
                 if timer is not None:
                     timer.cancel()
-        for inner in self.inside:
+        for inner in self.inner_attempts:
             inner.close()
 
     @property
-    def inside(self) -> tuple[Recorder, ...]:
-        """The attempts of runs inside this one, some of which have ended."""
+    def inner_attempts(self) -> tuple[Recorder, ...]:
+        """The attempts of inner runs; some may have ended."""
         with self.session.lock:
-            return () if self._inside is None else tuple(self._inside)
+            return () if self._inner_attempts is None else tuple(self._inner_attempts)
 
     def leave(self, error: BaseException | None = None) -> None:
-        """The function has ended: no unsafe call begins, and what its task was sent is taken back.
+        """Note that the function has ended: allow no unsafe call, and take back our cancellations.
 
-        error: what it raised.
+        error: raised by the function.
         """
         for ended in self.at_end:
-            # What is recorded now may be refused, which ends nothing that has not ended.
+            # A refused recording changes nothing here: the function has ended already.
             with suppress(AttemptInterrupted, Exception):
                 ended(error)
         with self.session.lock:
@@ -798,27 +800,27 @@ class Recorder:
             for _ in range(self.cancelled):
                 owner.uncancel()
 
-    async def give_way(self) -> None:
-        """Raise the cancellation from outside that came together with an interrupt.
+    async def raise_cancellation(self) -> None:
+        """Raise a cancellation from outside that came together with an interrupt.
 
-        The agent or the event loop may have taken it for ours, and it has the last word.
+        It has precedence, although the agent or the event loop may have taken it for ours.
         """
         await anyio.lowlevel.checkpoint_if_cancelled()
         if self.cancellations is not None and await self.cancelled_outside():
             raise anyio.get_cancelled_exc_class()
 
     async def cancelled_outside(self) -> bool:
-        """Whether somebody else has cancelled what the attempt runs in, and still means it."""
+        """Whether other code has cancelled the attempt's task or scope, and not taken that back."""
         if self.cancellations is not None:
             return self.cancellations.count() > 0
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except anyio.get_cancelled_exc_class():
-            return True  # trio raises it again wherever the task waits next
+            return True  # trio raises it again at the task's next checkpoint
         return False
 
     async def settle(self) -> None:
-        """Wait, at most `UNSTOPPABLE_GRACE` seconds, until no unsafe call of the attempt is running."""
+        """Wait at most `UNSTOPPABLE_GRACE` seconds for the attempt's running unsafe calls."""
         with self.session.lock:
             if not self.calls_open or self.cut:
                 return
@@ -828,13 +830,13 @@ class Recorder:
         await anyio.to_thread.run_sync(settled.wait, UNSTOPPABLE_GRACE, abandon_on_cancel=True)
 
     def _reminder(self) -> threading.Timer:
-        # A thread's, as the event loop may be what the agent holds up.
+        # In a thread, as the agent may be blocking the event loop.
         reminder = self._unstopped = threading.Timer(GRACE, self._remind)
         reminder.daemon = True
         return reminder
 
     def _remind(self) -> None:
-        """It goes on although interrupted: say so once, and cancel it again; it is never abandoned."""
+        """Report once that the attempt runs on after its interrupt; cancel it again, until it ends."""
         session = self.session
         event, text = None, ""
         with session.lock:
@@ -856,7 +858,7 @@ class Recorder:
         reminder.start()
         if self.calls_open and not self.cut:
             if time.monotonic() >= max(self._stopped + UNSTOPPABLE_GRACE, self._patience):
-                self._later(self._cut_off)
+                self._schedule(self._cut_off)
         else:
             self._cancel()
         if event is not None:
@@ -867,52 +869,52 @@ class Recorder:
 
 
 def out_of_time(session: Session) -> Diagnosis:
-    """Why an attempt whose scope ran out of time has failed."""
+    """Return the diagnosis of an attempt whose scope ran out of time."""
     left = session.seconds_left()
     over = left is not None and left <= 0
     return session.limits.time_is_up("seconds" if over else "attempt_seconds")
 
 
 class Carried:
-    """An attempt as a thread has it that was started in it, and that may outlive it."""
+    """Weak reference to an attempt, for a thread started in it that may outlive it."""
 
     def __init__(self, run: Recorder) -> None:
         self._run = ref(run)
 
     @classmethod
     def of(cls, value: Any) -> Any:
-        """The value of a context variable as a thread has it."""
+        """Return the value of a context variable for a thread: an attempt is wrapped."""
         return cls(value) if isinstance(value, Recorder) else value
 
     @property
     def run(self) -> Recorder | None:
-        """The attempt; None once its run has ended, as the thread may serve others then."""
+        """The attempt; None once its run has ended, as the thread may serve other runs then."""
         run = self._run()
         return None if run is None or (run.over and run.session.has_ended) else run
 
 
 class Current:
-    """Which attempt the running code belongs to, as a context variable says it."""
+    """The running code's attempt, in a context variable."""
 
     def __init__(self) -> None:
         self._variable: ContextVar[Recorder | Carried | None] = ContextVar("triage_run")
 
     def get(self) -> Recorder | None:
-        """The attempt; None outside of any."""
+        """Return the attempt; None outside of any."""
         found = self._variable.get(None)
         return found.run if type(found) is Carried else cast("Recorder | None", found)
 
     def set(self, run: Recorder | None) -> Token[Any]:
-        """Make the running code part of an attempt, or of none."""
+        """Set the running code's attempt; None: no attempt."""
         return self._variable.set(run)
 
     def reset(self, token: Token[Any]) -> None:
-        """Take a `set` back."""
+        """Undo a `set`."""
         self._variable.reset(token)
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the running code was neither begun in a run nor has run one."""
+        """Whether the running code was not begun in a run, and has run none."""
         return self._variable.get(_NEVER) is _NEVER
 
     @property
@@ -924,15 +926,15 @@ class Current:
 
 _NEVER: Any = object()
 current = Current()
-"""The attempt the running code belongs to."""
+"""The running code's attempt."""
 open_attempts: WeakValueDictionary[int, Recorder] = WeakValueDictionary()
-"""Attempts whose requests are seen and that go on, in this process."""
+"""Running attempts of this process whose requests the seam records, by `id`."""
 
 
 def surrounding() -> Recorder | None:
-    """The attempt that a run which begins here is inside of; None outside of any.
+    """Return the outer attempt for a run that begins here; None outside of any.
 
-    What a run that has ended has left running is outside.
+    Code that a finished run has left running is outside.
     """
     run = current.get()
     return None if run is None or (run.over and run.session.has_ended) else run
