@@ -1,7 +1,7 @@
-"""The seven actions a strategy may return.
+"""The seven actions a strategy may return, and the answers to a suspended run.
 
 `Retry`, `Replan`, `Rollback` and `Resume` call the function again; `Suspend`, `Escalate` and `Abort`
-end the current call of `Agent.run`. An action only declares; `triage.engine.recovery` carries it out.
+end the current call of `Agent.run`. An action is a value; `triage.engine.recovery` carries it out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def optional_text(owner: object, *names: str) -> None:
 
 
 class RecoveryAction(Value, frozen=True, tag_field="action"):
-    """Base class of the actions, with each as an attribute: `RecoveryAction.RETRY is Retry`."""
+    """Base class of the actions, each of which is an attribute: `RecoveryAction.RETRY is Retry`."""
 
     RETRY: ClassVar[type[Retry]]
     REPLAN: ClassVar[type[Replan]]
@@ -35,7 +35,7 @@ class RecoveryAction(Value, frozen=True, tag_field="action"):
     ABORT: ClassVar[type[Abort]]
 
     kind: ClassVar[str]
-    """The action's name in lower case, as the journal writes it."""
+    """The action's name in lower case, as in the journal."""
 
 
 class Retry(RecoveryAction, frozen=True, tag="retry"):
@@ -45,13 +45,14 @@ class Retry(RecoveryAction, frozen=True, tag="retry"):
     first, 0 by default; a delay past the run's deadline ends the run instead. inject: keyword
     arguments for the next attempt only.
 
-    model: the model to ask from now on; None keeps the current one. keep_last: from now on, each
-    request omits tool outputs, except those in its last `keep_last` messages and those of calls with
-    an effect; None omits nothing. summary: replaces the messages before those that `keep_last` keeps.
-    max_characters: of the conversation in a request, for which more is omitted; None for any number.
-    output_factor: the token limit that a request sets for its answer is multiplied by so much; None
-    leaves it. These five hold until the run ends; see `Guidance` for who applies them. outage: True while
-    the run waits out an outage, which `Limits.attempts` counts once.
+    These five hold until the run ends; `Guidance` documents who applies them. model: the model to ask;
+    None keeps the current one. keep_last: each request omits tool outputs, except outputs in its last
+    `keep_last` messages and of calls with an effect; None omits nothing. summary: replaces the messages
+    before the last `keep_last`. max_characters: maximum length of the conversation in a request, which
+    omits more until it fits; None for no maximum. output_factor: multiplies the token limit that a request
+    sets for its answer; None leaves the limit.
+
+    outage: True while the run waits out an outage, which `Limits.attempts` counts once.
     """
 
     hint: str | None = None
@@ -83,7 +84,7 @@ class Retry(RecoveryAction, frozen=True, tag="retry"):
                 raise ValueError(f"Retry.inject has the key {name!r}, which is no parameter name")
 
     def __repr__(self) -> str:
-        """Show the rarely used fields only where they are set."""
+        """Show rarely used fields only where they are set."""
         few = ("model", "keep_last", "max_characters", "summary", "output_factor", "outage")
         more = "".join(
             f", {name}={getattr(self, name)!r}"
@@ -96,8 +97,8 @@ class Retry(RecoveryAction, frozen=True, tag="retry"):
 class Replan(RecoveryAction, frozen=True, tag="replan"):
     """Call the function again with a new plan.
 
-    hint: passed as `_triage_hint`; None uses the diagnosis' hint, or else a sentence that asks for
-    another plan. delay: seconds to wait first.
+    hint: passed as `_triage_hint`; None passes the diagnosis' hint, or else a request for another plan.
+    delay: seconds to wait first.
     """
 
     hint: str | None = None
@@ -114,7 +115,7 @@ class Rollback(RecoveryAction, frozen=True, tag="rollback"):
 
     checkpoint_id: as returned by `record_step` or `update_state`, or as in
     `FailureContext.checkpoint_id`; None takes the last position before the critical step, or the last
-    position if no step is critical. hint: None says which work was kept.
+    position if no step is critical. hint: passed as `_triage_hint`; None names the kept work.
     """
 
     checkpoint_id: int | None = None
@@ -151,9 +152,9 @@ class Resume(RecoveryAction, frozen=True, tag="resume"):
 class Suspend(RecoveryAction, frozen=True, tag="suspend"):
     """Stop and wait for a person: raises `TriageSuspendedError`, whose token resumes the run once.
 
-    question: what the person is asked; None shows the diagnosis. metadata: JSON values stored with
-    the question. expires_s: seconds within which the answer must come; None never expires. After that
-    the token is refused and the run stays suspended.
+    question: for the person; None shows the diagnosis. metadata: JSON values stored with the question.
+    expires_s: seconds until the question expires, after which the token is refused and the run stays
+    suspended; None never expires.
     """
 
     question: str | None = None
@@ -170,7 +171,7 @@ class Suspend(RecoveryAction, frozen=True, tag="suspend"):
 
 
 def _repr(action: Escalate | Abort) -> str:
-    """The repr of an action; `compensate` appears only where it is set."""
+    """Return the repr of an action, with `compensate` only where it is set."""
     more = ", compensate=True" if action.compensate else ""
     return f"{type(action).__name__}(reason={action.reason!r}{more})"
 
@@ -178,8 +179,7 @@ def _repr(action: Escalate | Abort) -> str:
 class Escalate(RecoveryAction, frozen=True, tag="escalate"):
     """Give up and hand over: raises `TriageEscalationError` from the original error.
 
-    compensate: first undo, newest first, everything the run has done that has a compensator; those
-    that fail are noted on the error.
+    compensate: first run all compensators of the run, newest first; the error notes those that fail.
     """
 
     reason: str | None = None
@@ -197,8 +197,7 @@ class Escalate(RecoveryAction, frozen=True, tag="escalate"):
 class Abort(RecoveryAction, frozen=True, tag="abort"):
     """Stop for good: raises `TriageAbortError` from the original error.
 
-    compensate: first undo, newest first, everything the run has done that has a compensator; those
-    that fail are noted on the error.
+    compensate: first run all compensators of the run, newest first; the error notes those that fail.
     """
 
     reason: str | None = None
@@ -237,7 +236,7 @@ _LASTING = ("model", "keep_last", "summary", "max_characters", "output_factor")
 
 
 def lasting(actions: Iterable[Action | None]) -> dict[str, Any]:
-    """Return the fields that hold until the run ends, by name, as the last of these actions sets each."""
+    """Return the fields that hold until the run ends, by name, each as last set by these actions."""
     return {
         name: value
         for action in actions
@@ -258,37 +257,37 @@ for _action in ACTIONS:
     setattr(RecoveryAction, _action.kind.upper(), _action)
 
 
-# How a person may answer a suspended run, apart from an action: `approve`, `reject`, `edit` and others.
+# A person's answers to a suspended run, apart from an action: `approve`, `reject`, `edit` and others.
 
 
 class Happened(Value, frozen=True):
-    """Answers "did this call happen?": yes, and the call returns this result."""
+    """Answers "did this call happen?" with yes; the call returns `result`."""
 
     result: Any = None
 
 
 class Rerun(Value, frozen=True):
-    """Answers "may this call run?": yes, once."""
+    """Answers "may this call run?" with yes, once."""
 
 
 def happened(result: Any = None) -> Happened:
-    """Say that the call in doubt happened, with this result. For `Agent.resume`."""
+    """State that the call in doubt happened, with this result. For `Agent.resume`."""
     return Happened(result)
 
 
 def rerun() -> Rerun:
-    """Run the call in doubt: it did not happen, or may happen again. For `Agent.resume`."""
+    """Run the call in doubt, which did not happen or may happen again. For `Agent.resume`."""
     return Rerun()
 
 
 class Approved(Value, frozen=True):
-    """Answers a question: yes, go on."""
+    """Answers a question: continue."""
 
 
 class Rejected(Value, frozen=True):
-    """Answers a question: no. reason: passed on to the agent; None gives none.
+    """Answers a question: no. reason: passed to the agent, None for none.
 
-    ask_again: whether a person is asked again about the same call. By default this answer refuses it.
+    ask_again: ask a person again when the agent repeats the call; by default the repeat is refused.
     """
 
     reason: str | None = None
@@ -300,7 +299,7 @@ class Rejected(Value, frozen=True):
 
 
 class Edited(Value, frozen=True):
-    """Answers a question: go on with other input. payload: keyword arguments for the next attempt."""
+    """Answers a question: continue with other input. payload: keyword arguments for the next attempt."""
 
     payload: Mapping[str, Any]
 
@@ -309,23 +308,23 @@ class Edited(Value, frozen=True):
 
 
 def approve() -> Approved:
-    """Go on: retry, or make the call that was asked about. For `Agent.resume`."""
+    """Continue: retry, or make the call in question. For `Agent.resume`."""
     return Approved()
 
 
 def reject(reason: str | None = None, *, ask_again: bool = False) -> Rejected:
-    """Refuse: end the run, or let the agent find a way without the call that was asked about.
+    """Refuse: end the run, or let the agent find a way without the call in question.
 
-    The same call is then refused without asking, and the run ends if it comes again and again
-    (`Limits.refusals`). ask_again: ask a person each time instead.
+    The same call is then refused without a question; after `Limits.refusals` of them the run ends.
+    ask_again: ask a person each time instead.
     """
     return Rejected(reason, ask_again)
 
 
 def edit(payload: Mapping[str, Any]) -> Edited:
-    """Go on with other input: keyword arguments for the next attempt. For `Agent.resume`."""
+    """Continue with other input: keyword arguments for the next attempt. For `Agent.resume`."""
     return Edited(payload)
 
 
 Reply: TypeAlias = Action | Happened | Rerun | Approved | Rejected | Edited
-"""What `Agent.resume` takes."""
+"""The answers that `Agent.resume` takes."""

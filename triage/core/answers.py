@@ -1,4 +1,4 @@
-"""The other side's answer, as far as an exception holds it: status, code, headers, body, delay."""
+"""Read the other side's answer from an exception: status, code, headers, body, delay."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _BODY_NAMES = (
     "_body",
 )  # fmt: skip
 _MAX_BODY = 16_000
-"""Characters of the longest body that is decoded; of a longer one, the beginning is kept."""
+"""Maximum characters of a body that is decoded; a longer one is cut."""
 _MAX_PAGE = 200
-"""Characters kept of a page of HTML that is no body by its client's word."""
+"""Characters kept of a page of HTML where the client expected JSON."""
 _HTTP_SIGNS = ("response", "headers", "hdrs", "grpc_status_code", "http_status", "body", "url")
 
 
 class Answer(NamedTuple):
-    """An answer. status: of HTTP or None. code: the provider's own. headers: as found.
+    """An answer. status: HTTP status or None. code: the provider's own. headers: as found.
 
-    stated: a status that only the body states, which may be that of another request.
+    stated: a status in the body only, which may be that of another request.
     """
 
     status: int | None
@@ -46,7 +46,7 @@ NO_ANSWER = Answer(status=None, code=None, headers=[], body=None)
 
 
 def read_answer(exc: BaseException, package: str, names: tuple[str, ...]) -> Answer:
-    """Read the answer that an exception holds.
+    """Read the answer in an exception.
 
     package: the top-level package of its class. names: the plain names of its class and bases.
     """
@@ -79,7 +79,7 @@ def read_answer(exc: BaseException, package: str, names: tuple[str, ...]) -> Ans
 
 
 def _named_statuses(exc: BaseException) -> list[int]:
-    """Return the statuses that stand in `args` before their names, such as 403 before "Forbidden"."""
+    """Return the statuses followed by their names in `args`, such as 403 before "Forbidden"."""
     args = foreign.args_of(exc)[:8]
     found = [(foreign.whole(value), foreign.words(name)) for value, name in pairwise(args)]
     return [
@@ -90,7 +90,7 @@ def _named_statuses(exc: BaseException) -> list[int]:
 
 
 def _stated_status(body: Any) -> int | None:
-    """Return the status of an error that a body states, as that of RFC 9457 does."""
+    """Return the error status in a body, such as one of RFC 9457."""
     sources = (body, foreign.entry(body, "error"))
     stated = (_http_status(foreign.entry(one, name)) for one in sources for name in _STATUS_NAMES)
     return next((status for status in stated if status is not None and status >= 400), None)
@@ -102,7 +102,7 @@ _OTHER_NAMES = {
     416: ("Requested Range Not Satisfiable", "Range Not Satisfiable"),
     422: ("Unprocessable Entity", "Unprocessable Content"),
 }
-"""Names that RFC 2616, 7231 and 9110 give a status; `http.client` knows those of one."""
+"""Names of statuses in RFC 2616, 7231 and 9110; `http.client` knows one of each."""
 
 
 def _http_status(value: object) -> int | None:
@@ -118,7 +118,7 @@ def _http_status(value: object) -> int | None:
 def _held(exc: BaseException, package: str) -> Any:
     """Return the mapping or error object that a client put first in `args`, or None."""
     first = next(iter(foreign.args_of(exc)), None)
-    if package == "builtins":  # of the application's own data
+    if package == "builtins":  # the argument is the application's own data
         return None
     return first if foreign.is_mapping(first) or foreign.attr(first, "code") is not None else None
 
@@ -155,13 +155,13 @@ _POSTGRES_FIELDS = ("message", "code", "details", "hint")
 
 
 def _is_postgres(exc: BaseException) -> bool:
-    """Whether an exception has the fields of an error of PostgreSQL's, as PostgREST passes it on."""
+    """Whether an exception has the fields of PostgREST's errors."""
     held: dict[str, Any] = foreign.attributes_of(exc)
     return held.keys() >= set(_POSTGRES_FIELDS)
 
 
 def _error_object(exc: BaseException) -> Any:
-    """Return the fields of an error object such as JSON-RPC's: code, message and data."""
+    """Return the fields (code, message and data) of an error object such as JSON-RPC's."""
     error = foreign.attr(exc, "error")
     if foreign.is_a(error, str) or foreign.is_a(error, dict):
         return _decoded(error)
@@ -184,7 +184,7 @@ def _decoded(value: object) -> Any:
 
 
 def _page(exc: BaseException, names: tuple[str, ...]) -> str | None:
-    """Return the beginning of the page of HTML that a JSON parser refused."""
+    """Return the beginning of a page of HTML that a JSON parser refused."""
     refused = foreign.text_of(foreign.attr(exc, "doc"), 2_000) if "JSONDecodeError" in names else ""
     return refused.strip()[:_MAX_PAGE] if is_page(refused) else None
 
@@ -230,7 +230,7 @@ def _code(
         foreign.attr(exc, "pgcode"),
         foreign.attr(exc, "sqlite_errorname"),
     )
-    # PostgreSQL's own name of the field, and PostgREST's.
+    # "C" is the field's name in PostgreSQL's protocol, "code" in PostgREST.
     for value in (
         *states,
         foreign.entry(held, "C"),
@@ -258,7 +258,7 @@ def _code(
 
 
 _GENERAL_STATES = ("HY000", "42000", "08S01", "70100")
-"""What MySQL's drivers give for what has no SQLSTATE of its own: their number says more."""
+"""SQLSTATEs of MySQL's drivers for errors without one of their own; the number is more exact."""
 
 
 def _provider_code(exc: BaseException, body: Any) -> str | None:
@@ -273,7 +273,7 @@ def _provider_code(exc: BaseException, body: Any) -> str | None:
         code = foreign.words(foreign.attr(exc, name))
         if code is None or code.isdigit():
             continue
-        # A plain word may be the state of the application's own things, such as of a game.
+        # A plain word may be a status of the application's own, such as of a game.
         if name != "status" or not (code.islower() and code.isalpha()):
             return code
     error = foreign.attr(exc, "error")
@@ -302,11 +302,11 @@ def _body_code(body: Any) -> str | None:
 
 
 _XML_CODE = Pattern(r"<Error>(?:\s*<Type>\w{1,20}</Type>)?\s*<Code>([\w.-]{1,100})</Code>")
-"""In a body of XML, as object stores and the query APIs of AWS write it."""
+"""The code in an XML body of object stores and the query APIs of AWS."""
 
 
 def is_page(text: str) -> bool:
-    """Whether a text is a page of HTML, by its beginning."""
+    """Whether a text begins as a page of HTML."""
     return text[:200].lstrip()[:14].lower().startswith(("<!doctype html", "<html"))
 
 
@@ -315,11 +315,11 @@ _NUMBERED = {
     "pycurl": "CURL", "curl_cffi": "CURL", "clickhouse_driver": "CLICKHOUSE",
     "facebook_business": "GRAPH",
 }  # fmt: skip
-"""Packages whose errors carry a number of the server's or library's own, and its name in rules."""
+"""Packages whose errors carry a number of the server or library, with its prefix in rules."""
 
 
 def _driver_code(exc: BaseException, package: str, names: tuple[str, ...]) -> str | None:
-    """Return the number of a client's own, or the SQLSTATE that database drivers put first in `args`."""
+    """Return the client's own number, or the SQLSTATE that database drivers put first in `args`."""
     first = next(iter(foreign.args_of(exc)), None)
     prefix = "MYSQL" if "MySQLError" in names else _NUMBERED.get(package)
     if prefix is not None:
@@ -365,13 +365,13 @@ _DELAY_NAMES = (
 
 
 def header_delay(answer: Answer, now: float) -> float | None:
-    """Return the seconds to wait that a header of the answer asks for."""
+    """Return the delay in seconds that a header of the answer asks for."""
     delays = (from_headers(headers, now) for headers in answer.headers)
     return next((delay for delay in delays if delay is not None), None)
 
 
 def delay_of(exc: BaseException, answer: Answer, message: str, now: float) -> float | None:
-    """Return the seconds that the other side asked to wait, from its most reliable source."""
+    """Return the delay in seconds that the other side asked for, from the most reliable source."""
     for delay in (
         header_delay(answer, now),
         from_details(exc),

@@ -1,4 +1,4 @@
-"""Ask a function of the user's: within a deadline, in a thread if it is sync."""
+"""Call a user's function within a deadline, in a thread if it is sync."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from typing import Any
 import anyio
 from anyio.lowlevel import RunVar
 
-# The threads are daemons, so a function that hangs does not keep the interpreter from ending, which
-# the threads of `anyio.to_thread` would. Neither the user's tools nor their agents can occupy them.
-# A thread that is free takes the next function: to start one, the event loop would wait for it.
+# Threads of our own, since those of `anyio.to_thread` would keep the interpreter from ending while a
+# function hangs, and the user's tools and agents could occupy them. Idle threads are reused, because the
+# event loop blocks while a thread starts.
 
 THREADS = 8
-"""How many functions one event loop may have at work; more wait their turn, outside of their deadline."""
+"""Maximum functions at work for one event loop; more of them wait, outside of their deadline."""
 LONG_THREADS = 40
-"""The same of functions that may take minutes, such as checks, so that they keep no others waiting."""
+"""A separate maximum for functions that may take minutes, such as checks."""
 _limiters: RunVar[anyio.CapacityLimiter] = RunVar("triage_worker_limiter")
 _long_limiters: RunVar[anyio.CapacityLimiter] = RunVar("triage_long_worker_limiter")
 at_work: set[object] = set()
-"""One entry for each function that somebody waits for."""
+"""One entry for each function that a caller waits for."""
 
 
 class TooSlow(TimeoutError):
-    """What was called took longer than its deadline: none of its own TimeoutErrors."""
+    """A function took longer than its deadline; a class apart from the function's own TimeoutErrors."""
 
 
 class _Job:
@@ -51,16 +51,16 @@ class _Job:
         """Call the function, in a thread."""
         try:
             self._result = self._function()
-        except BaseException as error:  # handed to whoever waits, whatever it is
+        except BaseException as error:  # raised again in `outcome`
             self._error = error
 
     def tell(self) -> None:
-        """Wake whoever waits for the outcome, from the thread."""
+        """Wake the caller, from the thread."""
         self._in_loop(self._done.set)
 
     async def outcome(self, seconds: float) -> Any:
-        """The result, or what was raised. Raises TooSlow where it takes longer."""
-        # The clock of the event loop may be a virtual one, and then says nothing of a thread.
+        """Return the result or raise the error of the call. Raises TooSlow after `seconds`."""
+        # Loop until real time has passed, since the clock of the event loop may be virtual.
         while (left := self.started + seconds - time.monotonic()) > 0:
             with anyio.move_on_after(left):
                 await self._done.wait()
@@ -84,15 +84,13 @@ class _Worker(threading.Thread):
         while True:
             job = self.jobs.get()
             job.work()
-            _free.append(
-                self
-            )  # before anybody is told, so that the next job finds this thread free
+            _free.append(self)  # before `tell`, so that the caller's next job finds this thread
             job.tell()
             del job
 
 
 _free: deque[_Worker] = deque()
-"""Threads that have nothing to do."""
+"""Idle threads."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free.clear)  # a child has none of its parent's threads
 
@@ -109,10 +107,10 @@ def _start(job: _Job) -> None:
 async def in_worker(
     function: Callable[..., Any], *args: Any, seconds: float, long: bool = False
 ) -> Any:
-    """Call a sync function in a thread: its result, or what it raised.
+    """Call a sync function in a thread, with a copy of the calling task's context.
 
-    Raises TooSlow when it runs for more than `seconds`; one that does not come back, or whose caller is
-    cancelled, is left to its thread. The calling task's context is copied. long: it may take minutes.
+    Raises TooSlow after `seconds`. After that, or when the caller is cancelled, the function is left to
+    its thread. long: the function may take minutes.
     """
     context = copy_context()
     limiters = _long_limiters if long else _limiters
@@ -131,13 +129,13 @@ async def in_worker(
 
 
 ANSWER_SECONDS = 30.0
-"""Deadline of a function that names none of its own as `deadline`; counted from when it starts."""
+"""Deadline, from its start, of a function without an attribute `deadline`."""
 LEAST_SECONDS = 0.1
-"""Seconds that a function is given by a run whose deadline has come."""
+"""Deadline of a function that a run calls when its own deadline has passed."""
 
 
 def deadline_of(function: object, default: float = ANSWER_SECONDS) -> float:
-    """The seconds that a function, or the object of a method, says as its `deadline`; else the default."""
+    """Return the `deadline` in seconds of a function, or of the object of a method; else the default."""
     owner = getattr(function, "__self__", None)
     seconds: float = getattr(function, "deadline", getattr(owner, "deadline", default))
     return seconds
@@ -150,17 +148,17 @@ async def ask(
     seconds_left: float | None = None,
     long: bool = False,
 ) -> Any:
-    """Call a function of the user's: what it gives, or what it raises.
+    """Call a user's function, sync or async.
 
-    Raises TooSlow, which says why, after `seconds`, or at the run's deadline: seconds_left until then,
-    None without one. An async function is awaited here and cancelled then; any other runs in a thread,
-    which is left behind. long: as for `in_worker`.
+    Raises TooSlow with the reason after `seconds`, or after `seconds_left`, the time to the run's
+    deadline (None without one). An async function is awaited here, and cancelled then; a sync one runs in
+    a thread, and is left to it. long: as for `in_worker`.
     """
     too_slow = f"took longer than {seconds:g} s"
     if seconds_left is not None and seconds_left < seconds:
         seconds = max(seconds_left, LEAST_SECONDS)
         too_slow = "did not answer before the run's deadline"
-    # What is async without its code saying so gives its awaitable in a thread: no harm is done.
+    # An async callable that does not look like one returns its awaitable from a thread, which is harmless.
     try:
         if inspect.iscoroutinefunction(function):
             answer = function(*args)
@@ -177,7 +175,7 @@ async def ask(
 
 
 def ask_here(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
-    """Call a sync function for a caller that blocks: what it gives, or what it raises.
+    """Call a sync function from a caller that blocks.
 
     Raises TooSlow after `seconds`; the function is then left to its thread.
     """
@@ -200,7 +198,7 @@ def ask_here(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
 
 
 def scheduler() -> Callable[[Callable[[], object]], None]:
-    """What any thread calls to have a function called in the event loop that runs here."""
+    """Return a function by which any thread can schedule a call in the current event loop."""
     schedule: Callable[[Callable[[], object]], object]
     try:
         schedule = asyncio.get_running_loop().call_soon_threadsafe
@@ -210,7 +208,7 @@ def scheduler() -> Callable[[Callable[[], object]], None]:
         schedule = trio.lowlevel.current_trio_token().run_sync_soon
 
     def call(function: Callable[[], object]) -> None:
-        # RuntimeError: the loop has ended, and there is nothing left to be done in it.
+        # RuntimeError: the loop has ended, and nothing waits in it.
         with suppress(RuntimeError):
             schedule(function)
 

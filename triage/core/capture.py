@@ -1,7 +1,7 @@
 """Exceptions as data: `capture` reads an exception, `hint` and `not_attempted` annotate one.
 
-Everything is read by duck typing (`foreign`): no client library is imported, nothing is fetched, and no
-exception, however hostile, makes `capture` raise or hang.
+Reads by duck typing (`foreign`): imports no client library, fetches nothing, and neither raises nor hangs
+on any exception, however hostile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from . import foreign, taxonomy
 from .answers import NO_ANSWER, Answer, delay_of, header_delay, read_answer
-from .errors import SEE, Mark, Said, check_number, refuse
+from .errors import SEE, Hint, Mark, check_number, refuse
 from .failures import BUSY, ErrorInfo
 from .phases import caught_by_a_client, made_several_requests, phase_of
 from .retry_after import from_text
@@ -24,11 +24,11 @@ from .retry_after import from_text
 __all__ = ["capture", "captured_text", "hint", "not_attempted", "said_in"]
 
 MAX_RELATED = 24
-"""Exceptions read through causes, contexts and groups, at most."""
+"""Maximum number of exceptions read through causes, contexts and groups."""
 MAX_CHAIN = 12
-"""Depth of that tree, at most."""
+"""Maximum depth of that tree."""
 _SLOW_S = 60.0
-"""Seconds for which no other exception of a class that was too slow to read is read in full."""
+"""Seconds for which exceptions of a class that was too slow to read are not read in full."""
 _MOST_SLOW = 64
 _HIDDEN = "hidden"
 """The relation of a context hidden by `raise … from …`: it counts as evidence but is not reported."""
@@ -45,18 +45,18 @@ _qualname_of = type.__dict__["__qualname__"].__get__
 _module_of = type.__dict__["__module__"].__get__
 
 _slow_until: dict[int, float] = {}
-"""For the id of a class whose instances were too slow to read: when to forget that."""
+"""Monotonic time until which a class counts as too slow to read, by the id of the class."""
 
 
 def capture(exc: BaseException, handled: BaseException | None = None) -> ErrorInfo:
     """Read a live exception with its causes, contexts and group members.
 
-    handled: the exception already being handled when the code that raised `exc` started, which is not
-    part of its context; None for no such exception. An exception that claims nothing was sent gets the
-    `phase` "sent" if one behind it, or the client's own retries, can mean that a request was taken.
+    handled: the exception already being handled when the code that raised `exc` started, which does not
+    count as its context; None without one. A `phase` of "not_sent" becomes "sent" if a related exception,
+    or the client's own retries, can mean that a request was accepted.
 
     Never raises. Reads at most `MAX_RELATED` exceptions, each once. If the exception's own code takes
-    longer than half a second, only its class and arguments are read.
+    longer than half a second, reads only its class and arguments.
     """
     try:
         return _Capture("here", handled).read(exc)
@@ -67,12 +67,12 @@ def capture(exc: BaseException, handled: BaseException | None = None) -> ErrorIn
         try:
             return foreign.within(_Capture("guarded", handled).read, exc)
         except foreign.TooSlowError:
-            # For a class without code of its own, the slow part was a value that this instance holds.
+            # In a trusted class, the slow part was a value in this instance.
             if not foreign.trusted(kind):
                 if len(_slow_until) >= _MOST_SLOW:
                     _slow_until.clear()
                 _slow_until[id(kind)] = time.monotonic() + _SLOW_S
-        except Exception:  # a class can break any reader; read the bare form below
+        except Exception:  # a class can break any reader
             pass
     return _Capture("bare", handled).read(exc)
 
@@ -84,8 +84,8 @@ class _NotHereError(Exception):
 class _Capture:
     """One walk over a chain of exceptions.
 
-    how: `"here"` raises _NotHereError before any foreign code runs; `"guarded"` runs it; `"bare"` skips
-    whatever could run any.
+    how: `"here"` raises _NotHereError before any foreign code runs; `"guarded"` runs foreign code;
+    `"bare"` skips all reads that could run any.
     """
 
     def __init__(
@@ -149,13 +149,13 @@ class _Capture:
         return found
 
     def _may_be_taken(self) -> bool:
-        """Whether any exception of the chain can mean that a request was sent and accepted."""
+        """Whether an exception of the chain can mean that a request was sent and accepted."""
         if not self.all_read:
             return True
         for exc, info in self.met:
             if made_several_requests(exc):
                 return True
-            # An exception that a client translated into its own is judged by the client's.
+            # The client's own exception stands for the one it translated.
             translated = info.relation not in ("", "group") and caught_by_a_client(exc)
             if not info.not_attempted and not translated:
                 return True
@@ -181,9 +181,9 @@ class _Capture:
         delay = delay_of(exc, answer, message, self.now) if known else from_text(message)
         notes = foreign.attributes_of(exc).get("__notes__") if known else None
         read = (foreign.text_of(note, 500) for note in foreign.some(notes, 9))
-        told = [text for text in read if not text.startswith(SEE)][:8]
+        kept = [text for text in read if not text.startswith(SEE)][:8]
         if known and (names_there_are := foreign.note_on_table(exc)) is not None:
-            told.append(names_there_are)
+            kept.append(names_there_are)
         return ErrorInfo(
             type_name=names[0],
             module=mro[0].rpartition(".")[0],
@@ -195,17 +195,14 @@ class _Capture:
             phase=_phase(exc, package, names, answer, message, related, delay, self.now),
             body=answer.body,
             hint=_written_on(exc, known=known),
-            notes=tuple(told),
+            notes=tuple(kept),
             relation=relation,
             related=related,
         )
 
 
 def captured_text(message: str, type_name: str = "", mro: tuple[str, ...] = ()) -> ErrorInfo:
-    """Return what a text says of an error of which nothing but the text was kept.
-
-    type_name, mro: of its class, where they are known.
-    """
+    """Read an error of which only the text was kept. type_name, mro: of its class, if known."""
     return ErrorInfo(type_name, mro=mro, message=message, retry_after_s=from_text(message))
 
 
@@ -218,7 +215,7 @@ def _class_names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
         qualname = foreign.words(_qualname_of(cls)) or name
         try:
             module = foreign.words(_module_of(cls))
-        except AttributeError:  # it was deleted
+        except AttributeError:  # deleted from the class
             module = None
         full.append(f"{module}.{qualname}" if module else qualname)
         names.append(name)
@@ -226,14 +223,14 @@ def _class_names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _longest_of_members(related: tuple[ErrorInfo, ...]) -> float | None:
-    """Return the longest wait that a member of a group asks for, because a retry needs all of them."""
+    """Return the longest delay of a group's members, since a retry needs all of them."""
     members = (info for info in related if info.relation == "group")
     found = (one for member in members for one in member.walk() if one.relation != "context")
     told = ((one.hint or {}).get("retry_after_s", one.retry_after_s) for one in found)
     return max((delay for delay in told if delay is not None), default=None)
 
 
-# What an exception states about itself: declared by its class, or written by `hint`.
+# The diagnosis that an exception states, declared by its class or written by `hint`.
 
 
 _HINT = "_triage_hint"
@@ -254,14 +251,14 @@ def hint(
     retry_after_s: float | None = None,
     user_message: str | None = None,
 ) -> E:
-    """Annotate an exception with what you know about it, and return it: `raise triage.hint(exc, …)`.
+    """Annotate an exception with your diagnosis, and return it: `raise triage.hint(exc, …)`.
 
     Works on any exception, including a library's and one that refuses attributes. A `failure_type`
-    decides the diagnosis; each other field replaces that field of it. failure_type: one of the ten, as
-    member or value. cause: a finer name, which may be your own. category: what kind of thing failed.
-    recovery: what would help; None follows from the category. severity: what may be done next; None
-    follows from the recovery. level: who must know. hint: what to tell the next attempt. retry_after_s:
-    seconds to wait, finite, from 0. user_message: text for an end user. A later call adds to earlier ones.
+    decides the diagnosis; each other field replaces that field of the diagnosis. failure_type: one of the
+    ten, as member or value. cause: a finer name, which may be your own. category: the kind of thing that
+    failed. recovery: the remedy; None follows from the category. severity: the route; None follows from
+    the recovery. level: who must know. hint: for the next attempt. retry_after_s: seconds to wait, finite,
+    from 0. user_message: text for an end user. A later call adds to earlier ones.
 
     Raises TypeError or ValueError naming a field with a wrong type or value.
     """
@@ -289,16 +286,16 @@ def hint(
     if retry_after_s is not None:
         check_number("hint() retry_after_s", retry_after_s, "seconds")
         given["retry_after_s"] = float(retry_after_s)
-    # Into the instance dict, past any `__setattr__`.
+    # In the instance dict, to bypass any `__setattr__`.
     earlier = foreign.attributes_of(exc).get(_HINT)
-    foreign.attributes_of(exc)[_HINT] = Said(
-        {**(earlier if foreign.is_a(earlier, Said) else {}), **given}
+    foreign.attributes_of(exc)[_HINT] = Hint(
+        {**(earlier if foreign.is_a(earlier, Hint) else {}), **given}
     )
     return exc
 
 
 def not_attempted(exc: E) -> E:
-    """State that the call which raised this cannot have taken effect, and return the exception.
+    """State that the failed call cannot have taken effect, and return the exception.
 
     Its `ErrorInfo.phase` becomes `"not_sent"`, so that even a call with an effect may be retried.
     """
@@ -314,13 +311,13 @@ def said_in(hint: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _written_on(exc: BaseException, *, known: bool) -> dict[str, Any] | None:
-    """Return what the exception states about itself as plain fields, or None.
+    """Return the diagnosis that the exception states as plain fields, or None.
 
     Fields written by `hint` replace those the class declares, except in a refusal for safety. Values of
     the wrong kind are dropped. known: whether the exception's own code, such as a property, may run.
     """
     written = foreign.attributes_of(exc).get(_HINT)
-    given = _read_words(written) if foreign.is_a(written, Said) else {}
+    given = _read_words(written) if foreign.is_a(written, Hint) else {}
     if _is_fault(type(exc)):
         own = _declared(exc, known=known)
         if own.get("category") == taxonomy.Category.SAFETY:
@@ -372,7 +369,7 @@ _FOLLOWING = {
     "recovery": ("severity", "level"),
     "severity": ("level",),
 }
-"""The fields that each field implies unless they are given."""
+"""The fields that follow from each field unless given."""
 
 
 def _without_outdated(declared: dict[str, Any], closer: Mapping[str, Any]) -> dict[str, Any]:
@@ -446,7 +443,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "technical_details": _long_text,
     "suggestions": _texts,
 }
-"""The fields that an exception may state, each with its reader."""
+"""The readers of the fields that an exception may state."""
 
 
 def _phase(
@@ -459,11 +456,11 @@ def _phase(
     delay: float | None,
     now: float,
 ) -> str | None:
-    """Return how far the request got, or None if nothing tells."""
+    """Return the phase of the request, or None without evidence."""
     if _is_not_attempted(exc):
         return "not_sent"
     if answer.status is not None:
-        # A delay with "busy" is a refusal if a header states it. Words may come from anybody.
+        # A delay with "busy" means a refusal only if a header states it: anybody may have written words.
         asked_in_words = answer.status == BUSY and header_delay(answer, now) is None
         return "sent" if asked_in_words and delay is not None else "answered"
     if answer.stated is not None:

@@ -1,4 +1,4 @@
-"""Errors for wrong arguments of public constructors: they name the class, and the field that was meant."""
+"""Errors for wrong arguments of public constructors, with the class and the likely field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
     from msgspec import StructMeta
 
     class Checked(StructMeta):
-        """Makes structs whose constructor says which argument is wrong."""
+        """Metaclass of structs whose constructor names a wrong argument."""
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
             try:
@@ -29,14 +29,14 @@ else:
                 raise misnamed(cls, inspect.signature(cls), args, kwargs, error) from None
 
     class Struct(msgspec.Struct, metaclass=Checked):
-        """`msgspec.Struct`, for values that users make."""
+        """`msgspec.Struct` for values that users construct."""
 
 
 class Value(Struct, frozen=True, omit_defaults=True):
     """Base class of a run's values. Fields may be given by name or by position.
 
     `msgspec.structs.replace` makes a changed copy, `msgspec.structs.asdict` a dict of the fields.
-    pydantic models may have fields of these types: they accept a value or its JSON object.
+    A field of this type in a pydantic model accepts a value or its JSON object.
     """
 
     @classmethod
@@ -53,7 +53,7 @@ class Value(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, source: Any, handler: Any) -> dict[str, Any]:
-        """Describe it as an object, without its fields."""
+        """Return the schema of an object, without its fields."""
         return {"type": "object", "title": cls.__name__}
 
     @classmethod
@@ -70,10 +70,10 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def check_constructors(room: Mapping[str, Any]) -> None:
-    """Have the public classes of a package say which argument is wrong.
+    """Make the constructors of a package's public classes name a wrong argument.
 
-    room: the package's names. Structs do so by their base class; of the others, `__init__` or `__new__` is
-    wrapped.
+    room: the package's namespace. Structs do so through their base class; for other classes, `__init__` or
+    `__new__` is wrapped.
     """
     for name in room["__all__"]:
         made = room.get(name)
@@ -82,7 +82,7 @@ def check_constructors(room: Mapping[str, Any]) -> None:
 
 
 def check_constructor(made: type) -> None:
-    """Have a class say which argument of its constructor is wrong."""
+    """Make the constructor of a class name a wrong argument."""
     way = "__new__" if issubclass(made, tuple) else "__init__"
     place = next(base for base in made.__mro__ if way in vars(base))
     own = getattr(place, way)
@@ -110,7 +110,7 @@ def misnamed(
     kwargs: Mapping[str, Any],
     error: TypeError,
 ) -> TypeError:
-    """Make the error for arguments that a constructor does not take; the given one if it takes them."""
+    """Make the error for arguments that a constructor does not take; return `error` if it takes them."""
     try:
         signature.bind(*args, **kwargs)
     except TypeError as wrong:
@@ -135,7 +135,7 @@ def unknown_name(
 ) -> UsageError:
     """Make the error for a keyword that a class does not take.
 
-    taken: the keywords that it takes. settings: of these, the classes of values with fields of their own.
+    taken: the valid keywords. settings: the classes of the values with fields of their own, by keyword.
     """
     taken = list(taken)
     fields = {
@@ -156,7 +156,7 @@ def unknown_name(
 
 
 def _closest(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that is spelled most alike, or else the first that shares a word."""
+    """Return the name with the closest spelling, or else the first that shares a word."""
     names = list(names)
     words = set(name.casefold().split("_"))
     sharing = (one for one in names if words & set(one.casefold().split("_")))
@@ -164,7 +164,7 @@ def _closest(name: str, names: Iterable[str]) -> str | None:
 
 
 def _settings(made: type, signature: inspect.Signature) -> dict[str, type]:
-    """Return the values among a constructor's parameters, by name."""
+    """Return the classes of a constructor's parameters that have fields of their own, by parameter."""
     names = vars(sys.modules[made.__module__])
     found: dict[str, type] = {}
     for name, parameter in signature.parameters.items():

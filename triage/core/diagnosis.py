@@ -1,4 +1,4 @@
-"""Why an attempt failed, as a classifier sees it: `Diagnosis` and the `Evidence` behind it."""
+"""A classifier's finding of why an attempt failed: `Diagnosis`, with its `Evidence`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Recovery, Severi
 class Evidence(Value, frozen=True, gc=False):
     """One finding that supports a diagnosis.
 
-    rule: the name of the rule or detector. text: what it saw, short and safe to print. step: index
-    of the step in the attempt, None where the finding is about the exception or the result.
+    rule: the name of the rule or detector. text: the finding, short and safe to print. step: index of
+    the step in the attempt, None if the finding is about the exception or the result.
     """
 
     rule: str
@@ -39,22 +39,21 @@ class Evidence(Value, frozen=True, gc=False):
 E = TypeVar("E", FailureType, Severity, Level, Recovery)
 
 _BY_DEFAULT: Any = None
-"""Replaced when a `Diagnosis` is made, so that readers never see None."""
+"""Replaced in `Diagnosis.__post_init__`, so that readers never see None."""
 
 
 class Diagnosis(Value, frozen=True):
     """Why an attempt failed.
 
     failure_type: one of ten. cause: a finer name, a `Cause` or the application's own word. severity:
-    what may be done next; None takes the default of the cause, or else of the type. level: who must
-    know; None takes the severity's default. confidence: from 0 to 1. evidence: what supports it,
-    strongest first. critical_step: index of the earliest decisive step, None if no step was decisive.
-    user_message: for an end user, without internals. technical_details: for an engineer. hint: what
-    the next attempt should do differently. suggestions: for a person. retry_after_s: seconds the other
-    side asked to wait, None if it did not. candidates: other types considered, likeliest first.
-    classifier: who made the diagnosis. usage: what the diagnosis itself consumed, None if no model was
-    asked; it counts towards the run. recovery: what would help, as the failing code itself says; None
-    if it does not.
+    the route; None takes the default of the cause, or else of the type. level: who must know; None takes
+    the severity's default. confidence: from 0 to 1. evidence: strongest first. critical_step: index of
+    the earliest decisive step, None if no step was decisive. user_message: for an end user, without
+    internals. technical_details: for an engineer. hint: a correction for the next attempt. suggestions:
+    for a person. retry_after_s: seconds the other side asked to wait, None if it did not. candidates:
+    other types considered, likeliest first. classifier: the name of the classifier. usage: consumed by
+    the diagnosis itself, None if no model was asked; it counts towards the run. recovery: the remedy that
+    the failing code states, None if it states none.
 
     Raises TypeError or ValueError for a field of the wrong type or value.
     """
@@ -106,7 +105,7 @@ class Diagnosis(Value, frozen=True):
         return f"{self.failure_type}{cause}, {self.severity}, confidence {self.confidence:.2f}"
 
     def _repr_html_(self) -> str:
-        """Show it in a notebook."""
+        """Render the diagnosis for a notebook."""
         rows: list[tuple[str, object]] = [
             ("severity", self.severity.value),
             ("level", self.level.value),
@@ -120,16 +119,16 @@ class Diagnosis(Value, frozen=True):
         return table(str(self), rows)
 
     def format_for_llm(self, max_chars: int = 1_500) -> str:
-        """Write what the next attempt should know as text for a prompt, most useful first.
+        """Write the diagnosis as text for the prompt of the next attempt, most useful first.
 
         Credentials are removed; words of errors and tools are quoted, as data. Equal diagnoses give
         equal texts. max_chars: the maximum length, from 1; a longer text is cut and ends in "…".
-        Raises TypeError or ValueError for any other value.
+        Raises TypeError or ValueError for any other `max_chars`.
         """
         return _bounded(_for_llm(self), _limit("format_for_llm", max_chars))
 
     def format_for_person(self, max_chars: int = 4_000) -> str:
-        """Write everything the diagnosis says, one item per line, for whoever has to act.
+        """Write the whole diagnosis, one item per line, for the person who has to act.
 
         Redacts and cuts as `format_for_llm` does.
         """
@@ -192,7 +191,7 @@ def known_cause(text: str) -> Cause | str:
 # As text ------------------------------------------------------------------------------------------
 
 _MAX_LINE = 2_000
-"""Characters read of one field; the whole text is cut to what the caller allows."""
+"""Maximum characters of one field; the caller bounds the whole text."""
 
 
 def _for_llm(diagnosis: Diagnosis) -> Iterator[str]:
@@ -239,7 +238,7 @@ def _kind(diagnosis: Diagnosis) -> str:
 
 
 def _line(text: str) -> str:
-    """Redact and put on one line, so that no part of it can look like a line of ours."""
+    """Redact a text and put it on one line, so that no part can look like a line of ours."""
     return escaped(redact(text[:_MAX_LINE]))
 
 

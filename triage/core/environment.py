@@ -1,4 +1,4 @@
-"""The clock, ids, sleep and random source of a run: one object that tests and replays can replace."""
+"""The clock, ids, sleep and random source of a run, in one object that tests and replays can replace."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import anyio.from_thread
 
 @runtime_checkable
 class Environment(Protocol):
-    """Where a run gets time, ids and randomness from."""
+    """Source of a run's time, ids and randomness."""
 
     def time(self) -> float:
-        """Return seconds since the epoch, to show to people; never compared."""
+        """Return seconds since the epoch, for people only; never compared."""
         ...
 
     def monotonic(self) -> float:
@@ -50,7 +50,7 @@ class Environment(Protocol):
 class SystemEnvironment:
     """The machine's own clock, ids, sleep and randomness."""
 
-    # The functions themselves rather than methods around them: every event calls them.
+    # Not wrapped in methods, since every event calls them.
     time = staticmethod(clock.time)
     monotonic = staticmethod(clock.monotonic)
 
@@ -74,7 +74,7 @@ class SystemEnvironment:
         await anyio.sleep(seconds)
 
     def reseed(self) -> None:
-        """Start from new randomness: a forked child must not repeat its parent's ids."""
+        """Draw a new seed, since a forked child must not repeat its parent's ids."""
         self._source = None
         # An id is a count from a random start, so that the first eight digits differ between runs,
         # followed by random bits of this process.
@@ -102,7 +102,7 @@ def being_cancelled(error: BaseException) -> bool:
     try:
         if not isinstance(error, anyio.get_cancelled_exc_class()):
             return False
-    except RuntimeError:  # in a thread, which stands for the task that waits for it
+    except RuntimeError:  # in a thread: ask the task that waits for it
         try:
             anyio.from_thread.check_cancelled()
         except RuntimeError:
@@ -122,10 +122,10 @@ def being_cancelled(error: BaseException) -> bool:
 def lazily(
     package: str, homes: Mapping[str, Collection[str]], modules: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the `__getattr__` and `__dir__` of a package that imports a name when it is first used.
+    """Make the `__getattr__` and `__dir__` of a package that imports names on first use.
 
-    homes: for each module, relative to the package, the names it defines. modules: submodules that can
-    be used as names themselves.
+    homes: the names defined by each module, relative to the package. modules: submodules that are names
+    themselves.
     """
     places = {name: home for home, names in homes.items() for name in names}
 
@@ -135,7 +135,7 @@ def lazily(
         home = places.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        from .constructors import check_constructor  # which imports errors, as this does
+        from .constructors import check_constructor  # here, to break a cycle of imports
 
         value = getattr(import_module(f".{home}", package), name)
         if isinstance(value, type):

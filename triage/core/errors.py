@@ -2,7 +2,7 @@
 
 TriageError
 ├── UsageError                 the caller's mistake: names the field and the remedy
-│   └── Deduplicated           a run of the same deduplication waits or goes on
+│   └── Deduplicated           a run of the same deduplication is queued or running
 ├── TriageEscalationError      the run gave up and handed over
 ├── TriageAbortError           the run was stopped for good
 ├── TriageFatalError           the failure allows no recovery
@@ -48,27 +48,27 @@ if TYPE_CHECKING:
 
 
 SEE = "explained: "
-"""Begins the note on each error, which a traceback shows below the message."""
+"""Prefix of the note on each error, which a traceback shows below the message."""
 
 
 class Mark(Enum):
-    """What is written onto exceptions as a member, which no data from outside can become."""
+    """Marks on exceptions; enum members, so decoded data cannot forge them."""
 
     NOT_ATTEMPTED = "not attempted"
 
 
-class Said(dict[str, Any]):
-    """What `hint` wrote onto an exception: of a class of its own, which no data from outside has."""
+class Hint(dict[str, Any]):
+    """Fields that `hint` wrote onto an exception; a class of its own, so decoded data cannot forge it."""
 
 
 class TriageError(Exception):
-    """Base class of all of them. `context` is the `FailureContext` of the failure, None without one.
+    """Base class of triage's errors. `context` is the `FailureContext` of the failure, None without one.
 
-    reporter: makes the report of an error that ends a run; set where it is raised. not_undone: effects
-    that could not be undone or may have happened, each with the reason.
+    reporter: makes the report of an error that ends a run; set where the error is raised. not_undone:
+    effects that could not be undone or may have happened, each with the reason.
 
-    Always pickles: the live exception and a `result` that does not pickle are left behind, what is known
-    of the exception (`context.error`) is kept.
+    Always pickles: without the live exception, of which `context.error` is kept, and without a `result`
+    that does not pickle.
     """
 
     context: FailureContext | None
@@ -76,18 +76,18 @@ class TriageError(Exception):
     not_undone: tuple[str, ...] = ()
     _report: Report | None = None
     _severity: ClassVar[Severity] = Severity.CRITICAL
-    _triage_hint: Said
+    _triage_hint: Hint
     _triage_not_attempted: Mark
 
     def __init__(self, message: str = "", context: FailureContext | None = None) -> None:
         super().__init__(message)
         self.context = context
-        # Text, since the documentation is not installed with the package.
+        # A note with the text, since the documentation is not installed with the package.
         meaning = (_ours(type(self)).__doc__ or "").partition("\n\n")[0]
         self.add_note(f"{SEE}{' '.join(meaning.split())}")
         if context is not None:
-            # Tells an enclosing run that recovery was already tried, so that it is not tried again.
-            self._triage_hint = Said(
+            # Keeps an enclosing run from repeating the recovery.
+            self._triage_hint = Hint(
                 failure_type=context.failure_type.value,
                 cause=context.diagnosis.cause,
                 severity=self._severity.value,
@@ -99,7 +99,7 @@ class TriageError(Exception):
         return escaped(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        import pickle  # whoever pickles has it; an import of triage would take longer by 2 ms
+        import pickle  # here, since it would add 2 ms to every import of triage
 
         kept = dict(self.__dict__)
         if "result" in kept:
@@ -111,7 +111,7 @@ class TriageError(Exception):
 
     @property
     def help(self) -> str:
-        """Where the documentation explains this error: `docs/errors.md#runbusy`."""
+        """Section of the documentation that explains this error: `docs/errors.md#runbusy`."""
         return f"docs/errors.md#{_ours(type(self)).__name__.lower()}"
 
     @property
@@ -123,7 +123,7 @@ class TriageError(Exception):
     def report(self) -> Report | None:
         """The report of the run that this error ended, None if it ended none.
 
-        Made on first access, which never raises.
+        Made on first access. Never raises.
         """
         if self._report is None and self.reporter is not None:
             self._report = self.reporter(self)
@@ -145,7 +145,7 @@ class UsageError(TriageError, TypeError, ValueError):
 
 
 class Deduplicated(UsageError):
-    """Another run with the same `deduplication` waits or goes on in the queue; nothing was enqueued."""
+    """A run with the same `deduplication` is queued or running; nothing was enqueued."""
 
 
 class TriageEscalationError(TriageError):
@@ -220,7 +220,8 @@ class CircuitOpen(TriageError):
 class RetryBudgetSpent(TriageError):
     """A `RetryBudget` refused to repeat a call. Nothing was sent.
 
-    key: of the empty bucket. retry_after_s: seconds until it has a token, `inf` if time alone adds none.
+    key: names the empty bucket. retry_after_s: seconds until the bucket has a token, `inf` if time alone
+    adds none.
     """
 
     key: str
@@ -243,8 +244,8 @@ class RetryBudgetSpent(TriageError):
 def _declare(
     error: TriageError, cause: str, severity: Severity, retry_after_s: float | None
 ) -> None:
-    """Write onto a gate's error what a classifier would otherwise have to find out."""
-    error._triage_hint = Said(
+    """State the diagnosis on a gate's error, so that no classifier has to infer it."""
+    error._triage_hint = Hint(
         failure_type=FailureType.EXTERNAL_FAULT.value,
         cause=str(cause),
         severity=severity.value,
@@ -254,9 +255,9 @@ def _declare(
 
 
 class ResultLost(TriageError):
-    """A call with an effect completed, but its result cannot be read back, nor may it run again.
+    """A call with an effect completed, but its result cannot be read back, and it may not run again.
 
-    tool: the tool's name. key: names the call in the journal.
+    tool: the tool's name. key: the call's key in the journal.
     """
 
     tool: str
@@ -268,7 +269,7 @@ class ResultLost(TriageError):
         super().__init__(message, context)
         self.tool = tool
         self.key = key
-        self._triage_hint = Said(
+        self._triage_hint = Hint(
             failure_type=FailureType.SCHEMA_MISMATCH.value,
             cause="result_lost",
             severity=Severity.CRITICAL.value,
@@ -285,7 +286,7 @@ class StaleWriter(StoreError):
 
 
 class RunBusy(StoreError):
-    """Another process holds a live lease on the run. wait_s: seconds until it ends, unless renewed."""
+    """Another process holds a live lease on the run. wait_s: seconds until it ends if not renewed."""
 
     wait_s: float
 
@@ -301,7 +302,7 @@ class RunOver(StoreError):
 
 
 class DeadLetter(StoreError):
-    """The run was taken over too often without finishing: it seems to kill its workers."""
+    """The run was taken over too often without finishing; it seems to kill its workers."""
 
 
 class UnknownRun(StoreError, LookupError):
@@ -345,7 +346,7 @@ class AttemptInterrupted(BaseException):
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions that a group holds at any depth, each once; for any other error, itself."""
+    """Yield the exceptions in a group, at any depth, each once; any other error yields itself."""
     todo, seen = [error], {id(error)}
     while todo:
         found = todo.pop()
@@ -357,7 +358,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         todo += members
 
 
-# Checks of values that users pass, which all word their messages alike.
+# Checks of users' values, with messages in one form.
 
 
 def refuse(field: str, value: object, wanted: str, remedy: str = "") -> TypeError:
@@ -383,7 +384,7 @@ def misuse(field: str, value: object, wanted: str, remedy: str = "") -> UsageErr
 def check_takes(field: str, function: Callable[..., Any], wanted: str, argument: str) -> None:
     """Raise UsageError unless a function can be called with one argument, such as "the context".
 
-    One whose signature cannot be read, as of some builtins, is trusted.
+    A function without a readable signature, such as some builtins, is trusted.
     """
     try:
         accepted = inspect.signature(function)

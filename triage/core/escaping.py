@@ -1,4 +1,4 @@
-"""Make text from outside safe to show: it can control no terminal and start no line of its own."""
+"""Make text from outside safe to show, so that it cannot control a terminal or start a new line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from .patterns import Pattern
 
 _UNSEEN = (
-    # Controls (C0, DEL, C1), marks that turn the direction of writing, characters without width,
-    # interlinear marks, tags, and halves of surrogate pairs.
+    # Controls (C0, DEL, C1), bidirectional marks, zero-width characters, interlinear marks, tags, and
+    # lone surrogates.
     "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff"
 )
 UNSEEN = Pattern(f"[{_UNSEEN}]")
-"""A character that cannot be seen or changes how others are shown; line breaks are not among them."""
+"""A character, other than a line break, that is invisible or changes how others are shown."""
 _STEERING = f"{_UNSEEN}\r\x85\u2028\u2029"
 _BUT_LINES = Pattern(f"[{_STEERING}]")
 _ALL = Pattern(rf"[\t\n{_STEERING}]")
@@ -26,8 +26,7 @@ _SEQUENCES = Pattern(
 def escaped(text: str, *, lines: bool = False) -> str:
     r"""Show characters that control a terminal as escapes: `\x1b[2J`, `\u202e`, `\ud800`.
 
-    Runs of white space, line breaks included, become single spaces. lines: True keeps line feeds and
-    tabs, for a text that may have lines of its own.
+    Runs of white space, line breaks included, become single spaces. lines: keep line feeds and tabs.
 
     >>> print(escaped("a\x1b[2J\nb"))
     a\x1b[2J b
@@ -40,7 +39,7 @@ def escaped(text: str, *, lines: bool = False) -> str:
 
 
 def stripped(text: str) -> str:
-    """Remove characters and whole sequences that control a terminal."""
+    """Remove characters and sequences that control a terminal."""
     return text if text.isprintable() else _ALL.sub("", _SEQUENCES.sub("", text))
 
 

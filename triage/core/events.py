@@ -1,9 +1,8 @@
-"""The events of a run, one type for each thing that can happen.
+"""The events of a run.
 
 Every event begins with the run's id, its position `seq` (from 0, without gaps) and the time (seconds
 since the epoch, for people: `seq` gives the order), and ends with `v`, the version of its form. The
-journal holds these events and nothing else; trajectory, state, checkpoints, limits and reports are
-folded from it.
+journal holds only these events; trajectory, state, checkpoints, limits and reports are folded from it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .steps import Step, Usage
 
 
 def _version(number: int) -> Any:
-    """Make a field with this default that is written even if it has its default value."""
+    """Make a field with this default that is always written."""
     return msgspec.field(default_factory=lambda: number)
 
 
@@ -34,9 +33,9 @@ class _Placed(Value, frozen=True):
 
 
 class Recorded(_Placed, frozen=True, kw_only=True, tag=True, tag_field="event"):
-    """Base class of the events: the fields that all begin and end with.
+    """Base class of the events: the first and last fields of each.
 
-    sealed: the original event, encrypted, where this one is redacted; empty where nothing is hidden.
+    sealed: the original event, encrypted, if this one is redacted; empty if nothing is hidden.
     """
 
     v: int = _version(1)
@@ -44,11 +43,11 @@ class Recorded(_Placed, frozen=True, kw_only=True, tag=True, tag_field="event"):
 
 
 class Origin(Value, frozen=True):
-    """Where a forked run comes from.
+    """The origin of a forked run.
 
-    run_id: id of the run it was forked from. at: position of the event it was forked at. events: how many
-    events at the start of the fork are copies: those up to `at`, then the later calls that must not be
-    repeated. salt: the salt of the digests of calls: the id of the first run in a chain of forks.
+    run_id: id of the run it was forked from. at: position of the event it was forked at. events: number
+    of copied events at the start of the fork: all events up to `at`, then later calls that must not be
+    repeated. salt: for the digests of calls; the id of the first run in a chain of forks.
     """
 
     run_id: str
@@ -62,8 +61,8 @@ class RunStarted(Recorded, frozen=True):
 
     unstored: names of arguments without a JSON form. parent: id of the enclosing run, None at the top.
     code: fingerprint of the agent's code, empty if the run does not outlive its process. origin: the run
-    it was forked from; None if it is no fork. trace: the tracing span that the run was started in, as a
-    W3C `traceparent`; empty for none.
+    it was forked from; None if it is no fork. trace: the enclosing tracing span, as a W3C `traceparent`;
+    empty for none.
     """
 
     agent: str
@@ -79,10 +78,10 @@ class RunStarted(Recorded, frozen=True):
 class AttemptStarted(Recorded, frozen=True):
     """An attempt began. attempt: its number, from 1.
 
-    base: position whose steps and state it starts with; None starts empty. hint, subgoal: what it is
-    told. keep_state: it keeps the state, but not the steps. inject: names of parameters injected for
+    base: position whose steps and state it starts with; None starts empty. hint, subgoal: passed to the
+    agent. keep_state: it keeps the state, but not the steps. inject: names of parameters injected for
     this attempt. returns_to: position before which recorded reads and model calls of earlier attempts
-    are reused; None reuses none. carries: its conversation goes on with the turns of the attempt before.
+    are reused; None reuses none. carries: it continues the conversation of the attempt before.
     """
 
     attempt: int
@@ -104,9 +103,9 @@ class StepRecorded(Recorded, frozen=True, gc=False):
 
 
 class StateUpdated(Recorded, frozen=True):
-    """The state changed. values: merged into it by top-level key.
+    """The state changed. values: merged into the state by top-level key.
 
-    unstored: keys whose values held a secret, which no store keeps.
+    unstored: keys with a secret in their values, which no store keeps.
     """
 
     attempt: int
@@ -115,7 +114,7 @@ class StateUpdated(Recorded, frozen=True):
 
 
 class UsageRecorded(Recorded, frozen=True, gc=False):
-    """usage: consumed since the last record. run: id of the nested run that used it, None for this one."""
+    """usage: consumed since the last record. run: id of the nested run that used it, None for this run."""
 
     attempt: int
     usage: Usage
@@ -126,7 +125,7 @@ class CallStarted(Recorded, frozen=True):
     """A recorded call is about to run. key: tool, digest and occurrence. arguments: for people.
 
     idempotency_key: offered to the tool, the same in every attempt and process until the call is
-    undone. keyed: the call is already running and its tool has taken that key, so a repeat is safe. run:
+    undone. keyed: the call is already running and its tool has taken the key, so a repeat is safe. run:
     id of the nested run that the call starts, None for a tool call. kind: `model`, `judge` (a model that
     judges another's answer), `tool` or `run`; empty in journals of 0.1.0.
     """
@@ -147,9 +146,9 @@ class CallFinished(Recorded, frozen=True):
 
     result: as JSON. exact: the JSON loses nothing. typed: it loses nothing if read as the tool's return
     annotation. replayed: an earlier result was reused, nothing ran. step: index of its step in the
-    attempt. keyed: the tool took the idempotency key, so a repeat is safe. effect: the effect that the
-    call turned out to have; empty if it is the one in `CallStarted`. asked_model: the nested run
-    that the call started asked a model.
+    attempt. keyed: the tool took the idempotency key, so a repeat is safe. effect: the actual effect of
+    the call, empty if that is the effect in `CallStarted`. asked_model: the nested run that the call
+    started asked a model.
     """
 
     attempt: int
@@ -169,8 +168,8 @@ class CallFinished(Recorded, frozen=True):
 class WatchNoticed(Recorded, frozen=True, gc=False):
     """A detector noticed something in a running attempt. rule, text: as in `Evidence`. step: its index.
 
-    response: `note`, `hint` (the agent was told), `interrupt` or `unstopped` (it continues although it
-    was interrupted).
+    response: `note`, `hint` (passed to the agent), `interrupt` or `unstopped` (the agent continues after
+    an interrupt).
     """
 
     attempt: int
@@ -181,14 +180,14 @@ class WatchNoticed(Recorded, frozen=True, gc=False):
 
 
 class SubgoalsDeclared(Recorded, frozen=True, gc=False):
-    """names: what the agent intends to do, in order; added to those declared before."""
+    """names: subgoals in the order of the agent's work, added to earlier ones."""
 
     attempt: int
     names: tuple[str, ...]
 
 
 class SubgoalCompleted(Recorded, frozen=True, gc=False):
-    """name: a declared subgoal that is done."""
+    """name: of a declared subgoal."""
 
     attempt: int
     name: str
@@ -197,8 +196,8 @@ class SubgoalCompleted(Recorded, frozen=True, gc=False):
 class CompensatorRegistered(Recorded, frozen=True, gc=False):
     """name: of the compensator. key: of the call it undoes, or `step@` and a step's position.
 
-    args: for a step, the arguments to call it with; None where JSON cannot hold them exactly. module: where
-    its function is found under that name; None for a closure, a bound method or another object.
+    args: the compensator's arguments for a step; None if JSON cannot hold them exactly. module: of the
+    function with this name; None for a closure, a bound method or another object.
     """
 
     attempt: int
@@ -211,7 +210,7 @@ class CompensatorRegistered(Recorded, frozen=True, gc=False):
 class CompensatorRan(Recorded, frozen=True):
     """registered: position of its registration. error: None when it undid its call.
 
-    begins: it is about to run, so there is no outcome yet.
+    begins: it is about to run, without an outcome yet.
     """
 
     attempt: int
@@ -223,7 +222,7 @@ class CompensatorRan(Recorded, frozen=True):
 
 
 class AttemptFailed(Recorded, frozen=True):
-    """An attempt failed. error: None where a check or a limit failed it."""
+    """An attempt failed. error: None if a check or a limit failed it."""
 
     attempt: int
     error: ErrorInfo | None
@@ -231,7 +230,7 @@ class AttemptFailed(Recorded, frozen=True):
 
 
 class Try(Value, frozen=True):
-    """A request to a model that failed and was made again in its place, after a delay in seconds.
+    """A request to a model that failed and was retried in place. delay: seconds before the retry.
 
     failure_type, cause, severity: of its diagnosis. started, ended: seconds since the epoch.
     """
@@ -245,14 +244,14 @@ class Try(Value, frozen=True):
 
 
 class Basis(Value, frozen=True):
-    """What a decision was made of, beside the failure itself.
+    """The inputs of a decision, beside the failure itself.
 
-    policy: digest of the texts of policy and limits. text: these texts, with the first decision of the run
-    that they were made for. key: under which the policy has its strategy, as in `EXTERNAL_FAULT`. strategy:
-    the one that answered; empty where none did. draw: the random number. probability: with which the
-    strategy has chosen by chance; None where it has not. saw: what limits, gates, breakers and strategies
-    answered, in their order, as pairs. tries: requests to models that failed and were made again in their
-    place since the last decision. elapsed_s, seconds_left, hint_read, tools: as in the `FailureContext`.
+    policy: digest of the texts of policy and limits. text: these texts, in the first decision under them.
+    key: of the strategy in the policy, such as `EXTERNAL_FAULT`. strategy: that answered; empty for none.
+    draw: the random number. probability: of the strategy's choice, if it chose by chance; else None. saw:
+    answers of limits, gates, breakers and strategies, in order, as pairs. tries: requests to models that
+    failed and were retried in place since the last decision. elapsed_s, seconds_left, hint_read, tools: as
+    in the `FailureContext`.
     """
 
     policy: str = ""
@@ -270,9 +269,9 @@ class Basis(Value, frozen=True):
 
 
 class ActionChosen(Recorded, frozen=True):
-    """action: what will be done. by: who decided. reason: why, where the policy did not decide.
+    """action: the decision. by: who decided. reason: why, if the policy did not decide.
 
-    basis: what the decision was made of; None in journals before 0.3.0, and of a person's decision.
+    basis: the inputs of the decision; None in journals before 0.3.0, and for a person's decision.
     """
 
     attempt: int
@@ -283,7 +282,7 @@ class ActionChosen(Recorded, frozen=True):
 
 
 class CapabilitiesSelected(Recorded, frozen=True, gc=False):
-    """names: of the capabilities a plan may use from now on."""
+    """names: of the capabilities that a plan may use from now on."""
 
     names: tuple[str, ...]
 
@@ -297,10 +296,10 @@ class PlanMade(Recorded, frozen=True):
 
 
 class PlanRouted(Recorded, frozen=True, gc=False):
-    """The next stage of a plan-first run, written before it is entered.
+    """The next stage of a plan-first run, written before the stage begins.
 
     target: `selector`, `planner`, `approver`, `step`, `report`, `stop` or `end`. step: its key.
-    counter: the counter that entering it increments, empty for none. delay_s: seconds to wait first.
+    counter: incremented when the stage begins, empty for none. delay_s: seconds to wait first.
     """
 
     target: str
@@ -329,7 +328,7 @@ class PlanStepMoved(Recorded, frozen=True, gc=False):
 
 
 class ApprovalAsked(Recorded, frozen=True):
-    """kind: what needs approval. subject: digest of exactly that.
+    """kind: of the subject: `call`, `plan` or `step`. subject: its digest.
 
     expires: seconds since the epoch after which no answer counts, None for no limit.
     """
@@ -342,9 +341,9 @@ class ApprovalAsked(Recorded, frozen=True):
 
 
 class ApprovalGiven(Recorded, frozen=True):
-    """decision: `approved`, `rejected` or `edited`. by: the name that the person gave.
+    """decision: `approved`, `rejected` or `edited`. by: the person's stated name.
 
-    ask_again: after a rejection, whether a person is asked again about the same call.
+    ask_again: ask a person again about the same call after a rejection.
     """
 
     kind: str
@@ -357,9 +356,9 @@ class ApprovalGiven(Recorded, frozen=True):
 
 
 class RunSuspended(Recorded, frozen=True):
-    """token_digest: SHA-256 of the token; the token itself is never stored. question: what is asked.
+    """token_digest: SHA-256 of the token; the token itself is never stored. question: for the person.
 
-    call: key of the call in question, None without one. doubt: that call was started and may have
+    call: key of the call in question, None without one. doubt: the call was started and may have
     happened. expires: seconds since the epoch after which no answer counts, None for no limit.
     """
 
@@ -381,9 +380,9 @@ class RunResumed(Recorded, frozen=True):
 
 
 class RunRecovered(Recorded, frozen=True, gc=False):
-    """A process took the run over from one that died. epoch: that of the new process.
+    """A process took over the run of a dead one. epoch: of the new process.
 
-    changed: the agent's code differs from the code the run was started with.
+    changed: the agent's code differs from the code at the start of the run.
     """
 
     attempt: int
@@ -395,7 +394,7 @@ class RunFinished(Recorded, frozen=True):
     """status: `done`, `escalated`, `aborted`, `fatal`, `cancelled` or `error`. result: as JSON.
 
     exact: the JSON loses nothing. typed: it loses nothing if read as the agent's declared result type.
-    by: who cancelled it; empty if unknown or not cancelled.
+    by: who cancelled the run; empty if unknown or not cancelled.
     """
 
     status: str
@@ -419,5 +418,5 @@ _MILESTONES = (AttemptStarted, AttemptFailed, ActionChosen, RunSuspended, RunRes
 
 
 def is_milestone(event: Event) -> bool:
-    """Whether the event marks the progress of a run: a start, a failure, an action or an end."""
+    """Whether the event marks progress of a run: a start, a failure, an action or an end."""
     return isinstance(event, _MILESTONES)

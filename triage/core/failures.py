@@ -1,4 +1,4 @@
-"""The values of a failure: `ErrorInfo` (the exception), `Attempt` (the past) and `FailureContext`."""
+"""The values of a failure: `ErrorInfo` (the exception), `Attempt` (a past one) and `FailureContext`."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .steps import NO_USAGE, Trajectory, Usage
 from .taxonomy import Category, FailureType, Recovery, Severity, severity_of
 
 NOT_ATTEMPTED_STATUSES = frozenset({401, 403, 404, 409, 412, 422, 429})
-"""HTTP statuses that say the request was refused before it took effect."""
+"""HTTP statuses of requests refused before they took effect."""
 BUSY = 503
-"""The status that says the same where it comes with a time to wait (Retry-After)."""
+"""HTTP status with the same meaning if the answer asks for a delay (Retry-After)."""
 
 
 class ErrorInfo(Value, frozen=True):
-    """What is known of an exception, read when it was caught; plain data from then on.
+    """An exception as plain data, read when it was caught.
 
     type_name, module: of its class. mro: `module.QualName` of the class and its bases, most derived
-    first, without `object`. message: `str(exc)`, or the class name where that is empty; bounded.
+    first, without `object`. message: `str(exc)`, or the class name if that is empty; bounded.
     status_code: HTTP or RPC status. code: the provider's own code (`"insufficient_quota"`, SQLSTATE,
     an errno name). retry_after_s: seconds the other side asked to wait; for a group the longest of its
-    members. phase: how far the request got: `"not_sent"` (nothing left this machine, or the other side
-    was never reached), `"sent"` (it was on its way, or one of several was), `"answered"`, None where
-    unknown. body: the decoded answer, where it is small JSON. hint: what the exception says about
-    itself (`triage.core.faults`, `triage.hint`), as plain fields. relation: to the exception that holds
-    it: `""` for the outermost, `"cause"`, `"context"` or `"group"`. related: the causes, contexts and
-    group members, bounded and without cycles.
+    members. phase: progress of the request: `"not_sent"` (nothing left this machine, or the other side
+    was never reached), `"sent"` (the request, or one of several, was on its way), `"answered"`, None if
+    unknown. body: the decoded answer, if it is small JSON. hint: the diagnosis that the exception states
+    (`triage.core.faults`, `triage.hint`), as plain fields. relation: to the exception that holds it:
+    `""` for the outermost, `"cause"`, `"context"` or `"group"`. related: the causes, contexts and group
+    members, bounded and without cycles.
     """
 
     type_name: str
@@ -56,9 +56,9 @@ class ErrorInfo(Value, frozen=True):
 
     @property
     def not_attempted(self) -> bool:
-        """True when the failing call cannot have taken effect: it was not sent, or was refused.
+        """Whether the failing call cannot have taken effect, because it was not sent or was refused.
 
-        A group counts if all its members do. What an error was raised from does not matter here.
+        For a group, whether that holds for all members. Causes do not matter.
         """
         if self.phase in ("not_sent", "sent"):
             return self.phase == "not_sent"
@@ -70,10 +70,10 @@ class ErrorInfo(Value, frozen=True):
 
     @property
     def decisive(self) -> ErrorInfo | None:
-        """The error whose hint counts: this one, or a more serious one behind it; None without a hint.
+        """The error whose hint counts: this error or a more serious related one; None without a hint.
 
-        An error that was only being handled when this one was raised (`"context"`) counts only where
-        this one has no hint.
+        An error that was being handled when this one was raised (`"context"`) counts only if this one has
+        no hint.
         """
         own, behind = self.hint or None, None
         if not self.related:
@@ -89,7 +89,7 @@ class ErrorInfo(Value, frozen=True):
 
     @property
     def refused(self) -> bool:
-        """True if this error, or any behind it, says that the work must never be tried again."""
+        """Whether this error or a related one states that the work must never be retried."""
         if self.hint and self.hint.get("recovery") == Recovery.NEVER:
             return True
         return bool(self.related) and any(info.refused for info in self.related)
@@ -101,7 +101,7 @@ class ErrorInfo(Value, frozen=True):
             yield from info.walk()
 
     def is_a(self, *names: str) -> bool:
-        """Whether a class of the MRO has one of these names, with or without its module."""
+        """Whether a class of the MRO has one of these names, with or without the module."""
         return any(entry in names or entry.rpartition(".")[2] in names for entry in self.mro)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class ErrorInfo(Value, frozen=True):
 
 
 def words_of(error: ErrorInfo) -> str:
-    """Return the message of an error; for the error of a nested run, that of what the run failed with."""
+    """Return the message of an error; for the error of a nested run, the message of its cause."""
     if not error.is_a("TriageError"):
         return error.message
     behind = next((one.message for one in error.walk() if not one.is_a("TriageError")), None)
@@ -124,11 +124,11 @@ _OF_SEVERITY = {
     Severity.CRITICAL: Category.WORKFLOW,
     Severity.FATAL: Category.SAFETY,
 }
-"""The category whose weight a hint without a category gets."""
+"""The category that gives its weight to a hint without a category."""
 
 
 def _weight(info: ErrorInfo) -> int:
-    """How serious an error says it is, by its category or else its severity; 0 where it has neither."""
+    """Return how serious an error is by its stated category, or else its severity; 0 without both."""
     said = info.hint or {}
     try:
         if said.get("category") is not None:
@@ -137,19 +137,19 @@ def _weight(info: ErrorInfo) -> int:
         if severity is None and kind is not None:
             severity = severity_of(FailureType(kind), said.get("cause"))
         return 0 if severity is None else _WEIGHTS[_OF_SEVERITY[Severity(severity)]]
-    except (KeyError, TypeError, ValueError):  # words of a newer release, or none at all
+    except (KeyError, TypeError, ValueError):  # unknown words, such as a newer release's
         return 0
 
 
 ASKING = "calls"
-"""The classifier of the diagnosis of an attempt that ended with a question about a call."""
+"""`Diagnosis.classifier` of an attempt that ended with a question about a call."""
 
 
 class Attempt(Value, frozen=True):
-    """One finished attempt of a run: what it did and how it ended.
+    """One finished attempt of a run.
 
-    number: from 1. state: at its end. error: None when no exception ended it. action: what was decided,
-    None until then. started, ended: seconds since the epoch.
+    number: from 1. state: at its end. error: the exception that ended it, None without one. action: the
+    decision, None until it is made. started, ended: seconds since the epoch.
     """
 
     number: int
@@ -169,7 +169,7 @@ class Attempt(Value, frozen=True):
 
     @property
     def asked(self) -> bool:
-        """Whether it ended with a question about a call: it was stopped, and has not failed."""
+        """Whether it was stopped by a question about a call, instead of failing."""
         return self.diagnosis.classifier == ASKING
 
 
@@ -188,16 +188,15 @@ class FailureContext(Value, frozen=True):
     """Everything a strategy knows about a failure; errors that end a run carry it as `.context`.
 
     run_id; task: as given to `run`. attempt: the number of the failed attempt, from 1. diagnosis: why
-    it failed. error: what is known of the exception, None when a check or a limit failed it.
-    exception: the live exception, None after pickling or when there was none. trajectory: the
-    attempt's steps. state: as the attempt left it. usage: of the whole run. attempt_history: the
-    earlier attempts, oldest first. checkpoint_id: what `Rollback()` would restore, None if nothing
-    was recorded. open_subgoals: declared but not completed. tools: names of the tools known to exist.
-    elapsed_s: seconds the run has worked, without waits for a person. seconds_left: until its deadline,
-    None without one. draw: a random number from 0 to 1, drawn for this failure from the run's source, for
-    jitter. attempt_s: seconds the failed attempt took. outage_seconds, longest_wait: as in the run's
-    `Limits`. hint_read: whether the agent asks for its hint, so that a model may hear what failed. notes:
-    what was seen while deciding, by `note`.
+    it failed. error: the exception as data, None when a check or a limit failed it. exception: the live
+    exception, None after pickling or when there was none. trajectory: the attempt's steps. state: as the
+    attempt left it. usage: of the whole run. attempt_history: the earlier attempts, oldest first.
+    checkpoint_id: the checkpoint that `Rollback()` would restore, None if nothing was recorded.
+    open_subgoals: declared but not completed. tools: names of the known tools. elapsed_s: seconds the run
+    has worked, without waits for a person. seconds_left: until its deadline, None without one. draw: a
+    random number from 0 to 1, drawn for this failure from the run's source, for jitter. attempt_s:
+    seconds the failed attempt took. outage_seconds, longest_wait: as in the run's `Limits`. hint_read:
+    whether the agent reads its hint, so that a model may hear of the failure. notes: added by `note`.
     """
 
     run_id: str
@@ -223,10 +222,10 @@ class FailureContext(Value, frozen=True):
     notes: list[tuple[str, Any]] = msgspec.field(default_factory=list)
 
     def note(self, what: str, value: object) -> None:
-        """Note what this decision depends on beside the failure; it is journalled with the action.
+        """Note a value, beside the failure, that the decision depends on; the journal keeps it.
 
-        what: whose answer it is, as in `"gate:openai"`. A strategy that chooses by chance notes
-        `"probability"`, with that of its choice, so that other policies can be held against it later.
+        what: the source of the value, as in `"gate:openai"`. A strategy that chooses by chance notes
+        `"probability"`, that of its choice, so that other policies can be compared with it later.
         """
         self.notes.append((what, value))
 
@@ -246,9 +245,9 @@ class FailureContext(Value, frozen=True):
         return Partial(self.state, output, self.usage)
 
     def tried(self, action: type[RecoveryAction]) -> int:
-        """Count how often this run took this action for this failure type, without this failure.
+        """Count how often this run took this action after an earlier failure of this failure type.
 
-        What followed the answer to a question about a call does not count.
+        Attempts that were stopped by a question about a call do not count.
         """
         return sum(
             1
@@ -284,13 +283,13 @@ class FailureContext(Value, frozen=True):
         return escaped(redact(f"{type(self).__name__}({', '.join(fields)})"))
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Give rich the fields, without their secrets."""
+        """Return the fields for rich, without their secrets."""
         clean: FailureContext = _without_secrets(replace(self, exception=None))
         return list(asdict(clean).items())
 
 
 def _without_secrets(value: Any) -> Any:
-    """Redact a value of a run; return the same object where it holds no secrets."""
+    """Redact a value of a run; return the same object if it holds no secrets."""
     if isinstance(value, msgspec.Struct):
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
         clean = {name: _without_secrets(field) for name, field in fields.items()}
@@ -308,7 +307,7 @@ def _without_secrets(value: Any) -> Any:
 def _picklable(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    import pickle  # loaded by whoever pickles a context
+    import pickle  # already imported when a context is pickled
 
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - bytes we have just made
@@ -320,7 +319,7 @@ def _picklable(value: Any) -> Any:
     return value
 
 
-# Which field failed and what was expected of it, as validation errors and their messages say.
+# The fields that failed, and the values expected, read from validation errors and their messages.
 
 
 MAX_FIELDS = 6
@@ -334,7 +333,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 def fields_of(error: ErrorInfo) -> tuple[Field, ...]:
-    """Return the fields that failed, most informative first; empty where no error names one."""
+    """Return the fields that failed, most informative first; empty if no error names one."""
     for info in error.walk():
         found = _from_body(info.body)
         if found:
@@ -350,7 +349,7 @@ def fields_of(error: ErrorInfo) -> tuple[Field, ...]:
 
 
 def not_json(error: ErrorInfo) -> str | None:
-    """Return what a parser said about text that is not JSON at all; None if no error says so."""
+    """Return a parser's message about a text that is not JSON at all; None without one."""
     if error.is_a("YAMLError", "TOMLDecodeError"):  # JSON may have been tried first
         return None
     for info in error.walk():
@@ -436,7 +435,7 @@ _LISTED = Pattern(
     r"^(?P<path>[\w.\[\]-]{1,120})\n {2}(?P<problem>[^\n]{1,200}?)(?: \[type=[^\n]{0,300})?$",
     re.MULTILINE,
 )
-"""How pydantic prints an error: the field on its own line, the problem indented below."""
+"""An error as pydantic prints it: the field on its own line, the problem indented below."""
 _COLONS = Pattern(
     r"^ ?(?P<path>\w[\w.]{0,80}): "
     r"(?P<problem>(?:Input should|Field required|Value error)[^\n]{0,160})$",
@@ -460,7 +459,7 @@ _SENTENCES = tuple(
         ),
     )
 )
-"""How libraries name one field in a sentence."""
+"""Sentences in which libraries name one field."""
 
 
 def _from_message(message: str) -> tuple[Field, ...]:

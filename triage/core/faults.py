@@ -1,21 +1,21 @@
-"""Exceptions that say what kind of failure they are, and what would help.
+"""Exceptions that state their kind of failure and its remedy.
 
-A tool, a capability or an agent raises one of these, or a subclass of its own, and the diagnosis says
-the same: nothing has to be guessed from a message.
+A tool, a capability or an agent raises one of these, or a subclass of its own; the diagnosis then follows
+from the class instead of the message.
 
 Fault
-├── InfrastructureFault        something the work depends on failed: try again later
+├── InfrastructureFault        a dependency failed: try again later
 │   ├── ConnectivityFault      a host could not be reached, or the connection was lost
 │   ├── ExecutionTimeout       something took too long
 │   ├── RateLimited            the other side accepts no more requests for now
 │   ├── ModelCallFailed        a model could not be called, or did not answer
 │   ├── RetrievalFailed        stored data could not be read
 │   └── StorageFailed          data could not be stored
-├── CodeFault                  generated code is wrong: generate it again, told what was wrong
+├── CodeFault                  generated code is wrong: generate it again, with the error
 │   ├── CodeGenerationFailed   nothing usable was generated
 │   ├── CodeSyntaxInvalid      the code does not parse
 │   └── CodeRuntimeFailed      the code ran and failed
-├── DataFault                  data is missing or wrong: make another plan
+├── DataFault                  data is missing or wrong: replan
 │   ├── MissingContext         an earlier result or other data is missing
 │   ├── InvalidContextKey      a plan names data that no step produces
 │   ├── PlanInvalid            a plan cannot be carried out as it stands
@@ -26,11 +26,11 @@ Fault
 │   ├── MaxAttemptsExceeded    every allowed attempt failed
 │   ├── AmbiguousInput         the request can be read in several ways
 │   ├── IdentityMissing        the user is not known
-│   └── EffectUnverified       it was attempted, and may or may not have happened
-├── ConfigurationFault         something is set up wrongly: a setting must be changed
-│   └── RegistryFault          something that must be registered is not
-└── SafetyFault                it must not be done: no retry, and no way around it
-    └── PolicyRefused          a rule refused it before anything was attempted
+│   └── EffectUnverified       an effect was attempted, and may have happened
+├── ConfigurationFault         a setting is wrong and must be changed
+│   └── RegistryFault          a tool, capability or provider is not registered
+└── SafetyFault                the work must not be done: no retry, no replan
+    └── PolicyRefused          a rule refused the work before anything was attempted
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ _WORDS: dict[str, type[StrEnum]] = {
     "severity": taxonomy.Severity,
     "level": taxonomy.Level,
 }
-_FOLLOWS: tuple[tuple[str, str, Mapping[Any, StrEnum]], ...] = (
+_DERIVED: tuple[tuple[str, str, Mapping[Any, StrEnum]], ...] = (
     ("recovery", "severity", taxonomy.RECOVERY_SEVERITY),
     ("severity", "level", taxonomy.DEFAULT_LEVEL),
 )
-"""What an instance says, what follows from it unless said too, and how."""
+"""A field of an instance, the field derived from it unless given, and the mapping between them."""
 _MOST_LISTED = 20
 _LONGEST_LISTED = 200
 
 
-class Said(TypedDict, total=False):
-    """What one instance may set in place of its class; see `Fault`."""
+class Fields(TypedDict, total=False):
+    """The fields that an instance may override; see `Fault`."""
 
     user_message: str
     technical_details: str
@@ -110,19 +110,18 @@ class Said(TypedDict, total=False):
 class Fault(Exception):
     """Base class of all faults. A subclass sets attributes, an instance takes keywords.
 
-    category: what kind of thing failed. recovery: what would help; by default that of the category.
-    severity: what may be done next; by default that of the recovery. level: who must know; by default
-    that of the severity. failure_type, cause: as in a `Diagnosis`. user_message: for an end user,
-    without internals. technical_details: for an engineer, and for whoever generates again. hint: for
-    the next attempt, None for a sentence made from the message. suggestions: for a person.
-    retry_after_s: seconds to wait, None if not known. not_attempted: nothing was done that could have
-    an effect, so a tool that raises this may be called again.
+    category: the kind of thing that failed. recovery: the remedy; by default that of the category.
+    severity: the route; by default that of the recovery. level: who must know; by default that of the
+    severity. failure_type, cause: as in a `Diagnosis`. user_message: for an end user, without internals.
+    technical_details: for an engineer, and for the next generation. hint: for the next attempt, None for
+    a sentence made from the message. suggestions: for a person. retry_after_s: seconds to wait, None if
+    not known. not_attempted: nothing had an effect, so a tool that raises this may be called again.
 
     Any of them may be a property. Pickles with its attributes and with the faults it was raised from.
     An exception class that is not a Fault takes part if it sets `__triage_fault__ = True`.
 
-    Raises UsageError where a subclass sets an attribute to an unknown word, and for a keyword that is
-    none of these. Whatever the values given, raising a fault never fails.
+    Raises UsageError where a subclass sets an attribute to an unknown word, and for an unknown keyword.
+    Unusable values of keywords raise nothing.
     """
 
     __triage_fault__: ClassVar[bool] = True
@@ -140,14 +139,14 @@ class Fault(Exception):
     retry_after_s: float | None = None
     not_attempted: bool = False
 
-    def __init__(self, message: object = None, **said: Unpack[Said]) -> None:
+    def __init__(self, message: object = None, **fields: Unpack[Fields]) -> None:
         super().__init__(*(() if message is None else (message,)))
-        for name, value in said.items():
-            if name not in Said.__annotations__:
-                raise unknown_name(type(self), name, value, Said.__annotations__)
-        given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        for name, value in fields.items():
+            if name not in Fields.__annotations__:
+                raise unknown_name(type(self), name, value, Fields.__annotations__)
+        given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if type(self).category != taxonomy.Category.SAFETY:
-            for name, follower, following in _FOLLOWS:
+            for name, follower, following in _DERIVED:
                 if isinstance(given.get(name), str) and given[name] in following:
                     given.setdefault(follower, following[given[name]])
         self.__dict__.update(given)
@@ -157,9 +156,9 @@ class Fault(Exception):
         own = cls.__dict__
         for name, words in _WORDS.items():
             if isinstance(own.get(name), str):
-                setattr(cls, name, _word(f"{cls.__name__}.{name}", own[name], words))
+                setattr(cls, name, _member(f"{cls.__name__}.{name}", own[name], words))
             elif name in own and not hasattr(own[name], "__get__"):
-                raise _wrong(f"{cls.__name__}.{name}", own[name], words)
+                raise _not_among(f"{cls.__name__}.{name}", own[name], words)
         if (
             "category" in own
             and "recovery" not in own
@@ -177,19 +176,19 @@ class Fault(Exception):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickling drops `__cause__`, and with it the fault that this one was raised from.
+        # Pickling drops `__cause__`, and with it the fault this one was raised from.
         behind = next((cause for cause in _causes(self) if isinstance(cause, Fault)), None)
         return (_rebuilt, (type(self), self.args, behind), dict(self.__dict__))
 
     def should_retry_execution(self) -> bool:
-        """Whether the same work may be run again unchanged.
+        """Whether to run the same work again unchanged.
 
-        As in the diagnosis, the most serious of this fault and those it was raised from counts.
+        As in the diagnosis, the most serious fault in the chain of causes decides.
         """
         return self._decisive_recovery() == taxonomy.Recovery.RETRY
 
     def should_retry_code_generation(self) -> bool:
-        """Whether to generate again, told what was wrong; judged as by `should_retry_execution`."""
+        """Whether to generate again, with the error; decided as in `should_retry_execution`."""
         return self._decisive_recovery() == taxonomy.Recovery.REGENERATE
 
     def _decisive_recovery(self) -> taxonomy.Recovery:
@@ -208,7 +207,7 @@ _ORDER: dict[object, int] = {
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield what an error was raised from, nearest first."""
+    """Yield the chain of causes, nearest first."""
     seen = {id(error)}
     inner = error.__cause__
     while inner is not None and id(inner) not in seen:
@@ -225,50 +224,50 @@ def _rebuilt(cls: type[Fault], args: tuple[Any, ...], cause: Fault | None) -> Fa
     return fault
 
 
-def _word(field: str, value: str, words: type[E]) -> E:
+def _member(field: str, value: str, words: type[E]) -> E:
     try:
         return words(value)
     except ValueError:
-        raise _wrong(field, value, words) from None
+        raise _not_among(field, value, words) from None
 
 
-def _wrong(field: str, value: object, words: type[StrEnum]) -> UsageError:
+def _not_among(field: str, value: object, words: type[StrEnum]) -> UsageError:
     known = ", ".join(member.value for member in words)
     return UsageError(f"{field} must be one of {known}, not {value!r} ({type(value).__name__})")
 
 
-def few(items: object) -> tuple[str, ...]:
-    """Return the first values as texts, up to one that cannot be shown. A single text is one value."""
+def bounded_texts(items: object) -> tuple[str, ...]:
+    """Return the first values as texts, up to one that has no text. A single text is one value."""
     found: list[str] = []
     try:
         values: Any = (items,) if isinstance(items, str) else items
         for item in islice(values, _MOST_LISTED):
-            found.append(str(item)[:_LONGEST_LISTED])  # noqa: PERF401 - those before one that cannot be shown are kept
-    except Exception:  # a fault can always be raised, whatever it is given
+            found.append(str(item)[:_LONGEST_LISTED])  # noqa: PERF401 - keeps the texts before an error
+    except Exception:  # a fault can be raised with any values
         pass
     return tuple(found)
 
 
-def one(value: object) -> str:
-    """Return a value as text, empty where it cannot be shown."""
-    return "".join(few((value,)))
+def as_text(value: object) -> str:
+    """Return a value as text, empty if it has none."""
+    return "".join(bounded_texts((value,)))
 
 
-def said_or(message: object, made: str) -> object:
-    """Return the given message, or else the default made from the fault's fields, or else None."""
+def or_default(message: object, made: str) -> object:
+    """Return the message, or else the default made from the fault's fields, or else None."""
     return (made or None) if message is None else message
 
 
-def told(said: Said, **made: str) -> Said:
-    """Add defaults that are not empty to the keywords of a fault; keywords that were given win."""
-    return cast("Said", {**{name: text for name, text in made.items() if text}, **said})
+def with_defaults(fields: Fields, **made: str) -> Fields:
+    """Add defaults that are not empty to the keywords of a fault; given keywords win."""
+    return cast("Fields", {**{name: text for name, text in made.items() if text}, **fields})
 
 
 # Infrastructure -----------------------------------------------------------------------------------
 
 
 class InfrastructureFault(Fault):
-    """Something the work depends on failed; the work itself may be right."""
+    """A dependency of the work failed; the work itself may be right."""
 
     category = taxonomy.Category.INFRASTRUCTURE
     failure_type = taxonomy.FailureType.EXTERNAL_FAULT
@@ -287,10 +286,10 @@ class ConnectivityFault(InfrastructureFault):
         *,
         host: str | None = None,
         port: int | None = None,
-        **said: Unpack[Said],
+        **fields: Unpack[Fields],
     ) -> None:
-        where = ":".join(few(item for item in (host, port) if item is not None))
-        super().__init__(said_or(message, where and f"cannot reach {where}"), **said)
+        where = ":".join(bounded_texts(item for item in (host, port) if item is not None))
+        super().__init__(or_default(message, where and f"cannot reach {where}"), **fields)
         self.host = host
         self.port = port
 
@@ -302,15 +301,15 @@ class ExecutionTimeout(InfrastructureFault):
     user_message = "Something took too long. Please try again."
 
     def __init__(
-        self, message: object = None, *, seconds: float | None = None, **said: Unpack[Said]
+        self, message: object = None, *, seconds: float | None = None, **fields: Unpack[Fields]
     ) -> None:
-        made = "" if seconds is None else f"not done within {one(seconds)} s"
-        super().__init__(said_or(message, made), **said)
+        made = "" if seconds is None else f"not done within {as_text(seconds)} s"
+        super().__init__(or_default(message, made), **fields)
         self.seconds = seconds
 
 
 class RateLimited(InfrastructureFault):
-    """The other side accepts no more requests for now; `retry_after_s` says for how long, if known."""
+    """The other side accepts no more requests for `retry_after_s` seconds, None if not known."""
 
     cause: taxonomy.Cause | str | None = taxonomy.Cause.RATE_LIMITED
     user_message = "A service gets too many requests right now. Please try again in a while."
@@ -342,8 +341,8 @@ class StorageFailed(InfrastructureFault):
 class CodeFault(Fault):
     """Generated code is wrong. attempt: its number, from 1; None if not known.
 
-    details: texts for the next attempt beside the message: findings of a checker, how earlier attempts
-    ended, a traceback. The first 20 are kept.
+    details: further texts for the next attempt, such as a checker's findings, the errors of earlier
+    attempts, a traceback. The first 20 are kept.
     """
 
     category = taxonomy.Category.CODE
@@ -357,10 +356,12 @@ class CodeFault(Fault):
         *,
         attempt: int | None = None,
         details: Iterable[str] = (),
-        **said: Unpack[Said],
+        **fields: Unpack[Fields],
     ) -> None:
-        self.details = few(details)
-        super().__init__(message, **told(said, technical_details="; ".join(self.details)))
+        self.details = bounded_texts(details)
+        super().__init__(
+            message, **with_defaults(fields, technical_details="; ".join(self.details))
+        )
         self.attempt = attempt
 
 
@@ -385,7 +386,7 @@ class CodeRuntimeFailed(CodeFault):
 
 
 class DataFault(Fault):
-    """Data is missing, or is not what it must be."""
+    """Data is missing or wrong."""
 
     category = taxonomy.Category.DATA
     failure_type = taxonomy.FailureType.HALLUCINATED_STATE
@@ -393,17 +394,17 @@ class DataFault(Fault):
 
 
 class MissingContext(DataFault):
-    """An earlier result or other data is missing. keys: the names of what is missing."""
+    """An earlier result or other data is missing. keys: names of the missing data."""
 
     cause: taxonomy.Cause | str | None = "missing_context"
     suggestions: tuple[str, ...] = ("Check which step makes this data, and that it comes before.",)
 
     def __init__(
-        self, message: object = None, *, keys: Iterable[str] = (), **said: Unpack[Said]
+        self, message: object = None, *, keys: Iterable[str] = (), **fields: Unpack[Fields]
     ) -> None:
-        self.keys = few(keys)
+        self.keys = bounded_texts(keys)
         made = f"not there: {', '.join(self.keys)}" if self.keys else ""
-        super().__init__(said_or(message, made), **said)
+        super().__init__(or_default(message, made), **fields)
 
 
 class InvalidContextKey(DataFault):
@@ -417,18 +418,18 @@ class InvalidContextKey(DataFault):
         *,
         key: str = "",
         available: Iterable[str] = (),
-        **said: Unpack[Said],
+        **fields: Unpack[Fields],
     ) -> None:
         self.key = key
-        self.available = few(available)
-        made = f"no step makes the data {one(key)}"
+        self.available = bounded_texts(available)
+        made = f"no step makes the data {as_text(key)}"
         there = f"{made.capitalize()}. There is: {', '.join(self.available)}."
         hint = there if self.available else ""
-        super().__init__(said_or(message, made), **told(said, hint=hint))
+        super().__init__(or_default(message, made), **with_defaults(fields, hint=hint))
 
 
 class PlanInvalid(DataFault):
-    """A plan cannot be carried out as it stands. issues: what is wrong with it, a sentence each."""
+    """A plan cannot be carried out as it stands. issues: its faults, a sentence each."""
 
     failure_type = taxonomy.FailureType.PLAN_INCOMPLETE
     cause: taxonomy.Cause | str | None = "invalid_plan"
@@ -436,11 +437,13 @@ class PlanInvalid(DataFault):
     not_attempted = True
 
     def __init__(
-        self, message: object = None, *, issues: Iterable[str] = (), **said: Unpack[Said]
+        self, message: object = None, *, issues: Iterable[str] = (), **fields: Unpack[Fields]
     ) -> None:
-        self.issues = few(issues)
+        self.issues = bounded_texts(issues)
         listed = "; ".join(self.issues)
-        super().__init__(said_or(message, listed), **told(said, technical_details=listed))
+        super().__init__(
+            or_default(message, listed), **with_defaults(fields, technical_details=listed)
+        )
 
 
 class ExtractionFailed(DataFault):
@@ -477,17 +480,18 @@ class WorkflowFault(Fault):
     category = taxonomy.Category.WORKFLOW
     user_message = "This cannot go on without help."
 
-    def __init__(self, message: object = None, *, stage: str = "", **said: Unpack[Said]) -> None:
-        made = f"stopped at {one(stage)}" if one(stage) else ""
-        super().__init__(said_or(message, made), **said)
+    def __init__(
+        self, message: object = None, *, stage: str = "", **fields: Unpack[Fields]
+    ) -> None:
+        made = f"stopped at {as_text(stage)}" if as_text(stage) else ""
+        super().__init__(or_default(message, made), **fields)
         self.stage = stage
 
 
 class MaxAttemptsExceeded(WorkflowFault):
     """Every allowed attempt failed.
 
-    operation: what was tried. max_attempts: how often. error_chain: how each attempt ended, oldest
-    first.
+    operation: what was tried. max_attempts: number of attempts. error_chain: their errors, oldest first.
     """
 
     cause: taxonomy.Cause | str | None = taxonomy.Cause.LIMIT
@@ -500,16 +504,16 @@ class MaxAttemptsExceeded(WorkflowFault):
         operation: str = "it",
         max_attempts: int | None = None,
         error_chain: Iterable[str] = (),
-        **said: Unpack[Said],
+        **fields: Unpack[Fields],
     ) -> None:
         self.operation = operation
         self.max_attempts = max_attempts
-        self.error_chain = few(error_chain)
-        times = "as often as it may" if max_attempts is None else f"{one(max_attempts)} times"
+        self.error_chain = bounded_texts(error_chain)
+        times = "as often as it may" if max_attempts is None else f"{as_text(max_attempts)} times"
         chain = "; ".join(self.error_chain)
         super().__init__(
-            said_or(message, f"{one(operation)} failed {times}"),
-            **told(said, technical_details=chain),
+            or_default(message, f"{as_text(operation)} failed {times}"),
+            **with_defaults(fields, technical_details=chain),
         )
 
 
@@ -523,7 +527,7 @@ class AmbiguousInput(WorkflowFault):
 
 
 class IdentityMissing(WorkflowFault):
-    """The user for whom this is done is not known."""
+    """The user is not known."""
 
     cause: taxonomy.Cause | str | None = "identity_missing"
     user_message = "It is not known for whom this is to be done. Please sign in."
@@ -531,7 +535,7 @@ class IdentityMissing(WorkflowFault):
 
 
 class EffectUnverified(WorkflowFault):
-    """Something was attempted and may have happened; it must not be repeated blindly."""
+    """An effect was attempted and may have happened; it must not be repeated blindly."""
 
     failure_type = taxonomy.FailureType.EXTERNAL_FAULT
     cause: taxonomy.Cause | str | None = taxonomy.Cause.IN_DOUBT
@@ -542,21 +546,23 @@ class EffectUnverified(WorkflowFault):
 
 
 class ConfigurationFault(Fault):
-    """Something is set up wrongly. setting: the name of the setting to change, empty if not known."""
+    """A setting is wrong. setting: its name, empty if not known."""
 
     category = taxonomy.Category.CONFIGURATION
     failure_type = taxonomy.FailureType.EXTERNAL_FAULT
     cause: taxonomy.Cause | str | None = taxonomy.Cause.MISSING_CONFIG
     user_message = "Something is not set up rightly. The operator has to look at it."
 
-    def __init__(self, message: object = None, *, setting: str = "", **said: Unpack[Said]) -> None:
-        made = f"check {one(setting)}" if one(setting) else ""
-        super().__init__(said_or(message, made), **said)
+    def __init__(
+        self, message: object = None, *, setting: str = "", **fields: Unpack[Fields]
+    ) -> None:
+        made = f"check {as_text(setting)}" if as_text(setting) else ""
+        super().__init__(or_default(message, made), **fields)
         self.setting = setting
 
 
 class RegistryFault(ConfigurationFault):
-    """Something that must be registered is not: a capability, a tool, a provider."""
+    """A capability, tool or provider is not registered."""
 
     cause: taxonomy.Cause | str | None = "not_registered"
 
@@ -565,7 +571,7 @@ class RegistryFault(ConfigurationFault):
 
 
 class SafetyFault(Fault):
-    """It must not be done. The recovery is always NEVER: no retry, and no way around it."""
+    """The work must not be done. The recovery is always NEVER: no retry, no replan."""
 
     category = taxonomy.Category.SAFETY
     failure_type = taxonomy.FailureType.CONSTRAINT_IGNORED
@@ -574,11 +580,11 @@ class SafetyFault(Fault):
 
 
 class PolicyRefused(SafetyFault):
-    """A rule refused it before anything was attempted. rule: its name or public code, if known."""
+    """A rule refused the work before anything was attempted. rule: its name or public code, if known."""
 
     not_attempted = True
 
-    def __init__(self, message: object = None, *, rule: str = "", **said: Unpack[Said]) -> None:
-        made = f"refused by {one(rule)}" if one(rule) else ""
-        super().__init__(said_or(message, made), **said)
+    def __init__(self, message: object = None, *, rule: str = "", **fields: Unpack[Fields]) -> None:
+        made = f"refused by {as_text(rule)}" if as_text(rule) else ""
+        super().__init__(or_default(message, made), **fields)
         self.rule = rule

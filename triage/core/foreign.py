@@ -31,17 +31,17 @@ from typing import Any, TypeVar, cast
 MAX_TEXT = 4_000
 """Characters kept of a message."""
 MAX_ITEMS = 40
-"""Entries kept of one container."""
+"""Maximum entries kept of one container."""
 MAX_DEPTH = 6
-"""Containers kept inside each other."""
+"""Maximum depth of nested containers."""
 MAX_NODES = 400
-"""Values kept of one body."""
+"""Maximum values kept of one body."""
 
 T = TypeVar("T")
 
 
 def _or_none(function: Callable[..., Any], *args: Any) -> Any:
-    """Call foreign code; None if it raises anything, even SystemExit."""
+    """Call foreign code; return None if it raises anything, even SystemExit."""
     try:
         return function(*args)
     except KeyboardInterrupt:
@@ -51,18 +51,18 @@ def _or_none(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def attr(obj: object, name: str) -> Any:
-    """Return the attribute, or None if there is none or reading it fails."""
+    """Return an attribute, or None if it is missing or cannot be read."""
     return _or_none(getattr, obj, name, None)
 
 
 def call(obj: object, name: str, *args: Any) -> Any:
-    """Return what the method returns, or None if there is none or it fails."""
+    """Return the result of a method, or None if it is missing or fails."""
     method = attr(obj, name)
     return None if method is None else _or_none(method, *args)
 
 
 def is_a(value: object, kind: type[T]) -> bool:
-    """`isinstance` by the real class: ignores a `__class__` that lies."""
+    """As `isinstance`, but by the real class, ignoring a `__class__` that lies."""
     return issubclass(type(value), kind)
 
 
@@ -70,7 +70,7 @@ def is_mapping(value: object) -> bool:
     """Whether the value's real class is a mapping."""
     try:
         return issubclass(type(value), Mapping)
-    except Exception:  # a metaclass that cannot be hashed, for one
+    except Exception:  # such as a class that cannot be hashed
         return False
 
 
@@ -87,7 +87,7 @@ def text_of(value: object, limit: int = MAX_TEXT) -> str:
 
 
 def words(value: object, limit: int = 200) -> str | None:
-    """Return a short text that is not empty, or None for anything else."""
+    """Return a short text if it is not empty, None for anything else."""
     return (text_of(value, limit).strip() or None) if is_a(value, str) else None
 
 
@@ -111,7 +111,7 @@ def seconds(value: object) -> float | None:
         else:
             total = call(value, "total_seconds")
             found = float(total) if total is not None else math.nan
-    except Exception:  # not a number, or too large for one
+    except Exception:  # not a number, or too large
         return None
     return found if 0 <= found < math.inf else None
 
@@ -140,7 +140,7 @@ def entry(container: object, key: str) -> Any:
 
 
 def plain(value: object) -> Any:
-    """Copy a value into JSON types: cut what is too large, and replace what has no JSON form by None."""
+    """Copy a value into JSON types; large values are cut, values without a JSON form become None."""
     left = MAX_NODES
 
     def copy(value: object, depth: int) -> Any:
@@ -162,7 +162,7 @@ def plain(value: object) -> Any:
 
 
 def _number(value: object) -> Any:
-    """Return a number, or boolean, that every JSON reader can hold; None for any other."""
+    """Return a number or boolean that every JSON reader can hold; None for any other."""
     if is_a(value, bool):
         return value is True
     number = whole(value)
@@ -173,8 +173,8 @@ def _number(value: object) -> Any:
 
 # Whether reading an exception runs code of an application or a test.
 #
-# Code of the standard library and of installed packages is trusted to return soon: the properties of
-# clients give what is in memory. Any other property, `__str__` or method is not trusted.
+# Code of the standard library and of installed packages is trusted to return soon, since the properties
+# of clients return data in memory. Any other property, `__str__` or method is not trusted.
 
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
@@ -208,7 +208,7 @@ _traceback_of = BaseException.__dict__["__traceback__"].__get__
 
 
 def frames_of(exc: BaseException) -> list[FrameType]:
-    """Return the calls an exception came through, outermost first; a frame that re-raised it once."""
+    """Return the frames of an exception's traceback, outermost first, each once."""
     found: dict[int, FrameType] = {}
     traceback = _traceback_of(exc)
     while traceback is not None and len(found) < _MOST_FRAMES:
@@ -218,10 +218,7 @@ def frames_of(exc: BaseException) -> list[FrameType]:
 
 
 def runs_foreign_code(exc: BaseException) -> bool:
-    """Whether reading this exception, its values included, may run untrusted code.
-
-    True also where there is too much to look at.
-    """
+    """Whether reading this exception and its values may run untrusted code; also if it holds too many."""
     left = _MOST_VALUES
 
     def all_safe(values: Iterable[Any], depth: int) -> bool:
@@ -243,7 +240,7 @@ def runs_foreign_code(exc: BaseException) -> bool:
             return True
         return all_safe(instance_dict(value).values(), depth - 1)
 
-    # The members of a group are checked when they are read.
+    # Members of a group are checked when they are read.
     args = args_of(exc)[: 1 if issubclass(type(exc), BaseExceptionGroup) else None]
     held = attributes_of(exc).values()
     return not (trusted(type(exc)) and all_safe(args, _DEEPEST) and all_safe(held, _DEEPEST))
@@ -259,12 +256,12 @@ def instance_dict(value: object) -> dict[str, Any]:
 
 
 def trusted(kind: type) -> bool:
-    """Whether an instance, apart from the values it holds, can be read without running foreign code."""
+    """Whether an instance, apart from its values, can be read without running foreign code."""
     return is_plain_class(kind) and _has_trusted_members(cast("Hashable", kind))
 
 
 def is_plain_class(kind: type) -> bool:
-    """Whether a class can be hashed, which an unknown metaclass may forbid."""
+    """Whether a class can be hashed; an unknown metaclass may forbid it."""
     meta = type(kind)
     return (
         meta is type
@@ -341,19 +338,19 @@ def _is_installed(filename: str) -> bool:
 
 @cache
 def _installed_places() -> tuple[str, ...]:
-    """Return where the interpreter and packages keep their code, without touching the disk, as this is
-    called in an event loop.
+    """Return the paths of the interpreter's and packages' code, without reading the disk, since an event
+    loop may wait.
     """
     found = {os.__file__.rpartition("os.py")[0]}
     found |= {f"{path}/" for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     return (*(path.replace("\\", "/") for path in found), "<frozen ")
 
 
-# The names in the table of tools in which looking one up raised a KeyError.
+# The names in a table of tools in which a lookup raised a KeyError.
 
 
 NAMES_THERE_ARE = "names there are: "
-"""The beginning of the note that lists them, separated by commas."""
+"""Prefix of the note that lists them, separated by commas."""
 _MOST_NAMES = 64
 _LONGEST_NAME = 80
 _MOST_PLACES = 200
@@ -362,8 +359,8 @@ _MOST_PLACES = 200
 def note_on_table(error: BaseException) -> str | None:
     """Return a note with the names in the table that raised a KeyError; None for any other error.
 
-    A table is a dict of names to functions that the code of the lookup can reach: a variable, a global
-    of the module, or an attribute of an object there. Nothing of the application runs.
+    A table is a dict of names to functions within reach of the failed lookup: a variable, a global of the
+    module, or an attribute of such an object. No code of the application runs.
     """
     if type(error) is not KeyError or len(error.args) != 1 or type(error.args[0]) is not str:
         return None
@@ -387,13 +384,13 @@ def note_on_table(error: BaseException) -> str | None:
     return None
 
 
-# Running foreign code where it can neither block the event loop nor take forever.
+# Running foreign code without blocking the event loop or waiting forever.
 
 
 SECONDS = 0.5
-"""Seconds to wait for a reader. Whatever is not read by then is left out."""
+"""Seconds to wait for a reader."""
 _MOST_RUNNING = 8
-"""Threads that may hang at once; until one of them returns, no more foreign code is run."""
+"""Maximum threads that hang at once; no more foreign code runs until one returns."""
 
 _running: set[SimpleQueue[Any]] = set()
 if hasattr(os, "register_at_fork"):
@@ -401,14 +398,13 @@ if hasattr(os, "register_at_fork"):
 
 
 class TooSlowError(Exception):
-    """The code did not return in time, or too many earlier calls have not returned."""
+    """The call did not return in time, or too many earlier calls have not returned."""
 
 
 def within(function: Callable[..., T], *args: Any) -> T:
-    """Run the function in a thread; return what it returns, or raise what it raises.
+    """Run a function in a thread; return its result or raise its error.
 
-    Raises TooSlowError if it takes longer than `SECONDS`, or if `_MOST_RUNNING` earlier calls have not
-    returned yet.
+    Raises TooSlowError after `SECONDS`, or if `_MOST_RUNNING` earlier calls have not returned yet.
     """
     reply: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 

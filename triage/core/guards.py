@@ -1,4 +1,4 @@
-"""The net under code that reads values from outside: such a guard answers, whatever it is given."""
+"""Keep code that reads values from outside from raising."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _logged: set[tuple[str, str, int]] = set()
 
 
 def guarded(instead: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function answer `instead(…)` of the same arguments wherever it would raise.
+    """Make a function return `instead(…)`, called with the same arguments, where it would raise.
 
-    The failure is logged once for each function and line, without the value. instead: must not raise,
-    and must not show what could not be read.
+    The failure is logged once for each function and line, without the value. instead: must not raise or
+    show the unreadable value.
     """
 
     def decorate(guard: Callable[P, R]) -> Callable[P, R]:
@@ -45,7 +45,7 @@ def _log(name: str, error: Exception) -> None:
     if failure in _logged or len(_logged) >= _MOST_LOGGED:
         return
     _logged.add(failure)
-    # Neither the error's text nor its traceback, which may show the value.
+    # Without the error's text and traceback, which may show the value.
     logging.getLogger("triage").error(
         "%s could not read a value, which is left out: %s at %s:%d; not logged again",
         name,

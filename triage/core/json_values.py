@@ -1,7 +1,7 @@
 """Turn any value into a JSON value.
 
-Nothing fails: whatever has no exact JSON form becomes a mark (an object with the key `$triage`) that
-says what was lost.
+Never fails: a value without an exact JSON form becomes a mark, an object with the key `$triage` that
+describes the loss.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .patterns import Pattern
 MARK = "$triage"
 MAX_DEPTH = 64
 MAX_NODES = 1_000_000
-"""Containers kept of one payload, rows for example; the rest is replaced by marks."""
+"""Maximum number of containers, such as rows, in one payload; marks replace the rest."""
 MAX_REPR = 500
 HUGE = 10**4000
-"""Whole numbers from here on become marks: Python's own JSON reader refuses more than 4,300 digits."""
+"""Integers from this size on become marks: Python's JSON reader refuses more than 4,300 digits."""
 LEAST = -HUGE
 
 ATOMS = frozenset({str, bool, int, type(None)})
@@ -48,7 +48,7 @@ _KEYS = frozenset({str})
 
 
 def _dumped(dump: Callable[..., Any]) -> Any:
-    """Dump a pydantic model, without the warnings that would show values which do not fit its fields."""
+    """Dump a pydantic model without warnings, which would show values that do not fit the fields."""
     try:
         return dump(mode="json", warnings=False)
     except TypeError:  # not pydantic's own `model_dump`
@@ -62,7 +62,7 @@ def duration(value: dt.timedelta) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as a JSON value: containers are copied, and what has no JSON form becomes a mark.
+    """Return `value` as a JSON value: copy containers, and mark values without a JSON form.
 
     Never raises. Tuples become lists; depth is cut at 64 levels, size at a million containers.
     """
@@ -70,14 +70,14 @@ def plain(value: Any) -> Any:
 
 
 def plain_noting(value: Any) -> tuple[Any, bool]:
-    """As `plain`, and whether the JSON value loses nothing, not even the kind of a container."""
+    """Return the value of `plain`, and whether it is exact, down to the kind of each container."""
     encoder = _Encoder()
     result = encoder.encode(value, MAX_DEPTH)
     return result, encoder.lost is None
 
 
 MANY_ROWS = 10_000
-"""From this many rows on, a table is copied in C."""
+"""Minimum number of rows for which a table is copied in C."""
 _Cell: TypeAlias = (
     bool
     | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -89,11 +89,10 @@ _Rows = list[dict[str, _Cell]]
 
 
 class _Encoder:
-    """One walk over a value, which tracks the open containers, to detect cycles, and the size so far.
+    """One walk over a value, which tracks open containers, to detect cycles, and the size so far.
 
-    field: what the value is called where it is at fault. tuples: a tuple is no loss. lost: the first
-    place that has no exact JSON form, what stands there, and the mark it becomes, empty for none; None
-    if there is no such place.
+    field: the value's name in errors. tuples: a tuple counts as exact. lost: the path of the first value
+    without an exact JSON form, the value, and its mark (empty for none); None if everything is exact.
     """
 
     __slots__ = ("left", "lost", "open", "path", "tuples")
@@ -138,7 +137,7 @@ class _Encoder:
             self.open.discard(id(value))
 
     def _lose(self, value: object, mark: str = "") -> None:
-        """Note that the value at the path is changed."""
+        """Note that the value at the path has no exact JSON form."""
         if self.lost is None:
             field, *keys = self.path
             self.lost = (str(field) + "".join(f"[{key!r}]" for key in keys), value, mark)
@@ -166,11 +165,11 @@ class _Encoder:
         return [self._at(number, item, depth) for number, item in enumerate(items)]
 
     def _rows(self, rows: list[Any]) -> list[Any] | None:
-        """Copy rows in C, several times as fast; None where they hold anything but cells of JSON."""
+        """Copy rows in C, which is several times faster; None if a cell is no JSON scalar."""
         if self.left <= len(rows):
             return None
         try:
-            marshal.dumps(rows)  # which refuses subclasses of str, dict and the like
+            marshal.dumps(rows)  # refuses subclasses of str, dict and the like
             copy = msgspec.convert(rows, _Rows)
         except (ValueError, TypeError):
             return None
@@ -220,20 +219,20 @@ class _Encoder:
         return {MARK: "lost", "type": type(value).__name__, "text": repr(value)[:MAX_REPR]}
 
 
-# Finding the one JSON value in a text that has more around it: `only_json`.
+# Finding the only JSON value among other text: `only_json`.
 
 
 _FENCED = Pattern(r"(?P<fence>```+|~~~+)[\w+.-]*\s(?P<inside>.*?)(?P=fence)", re.DOTALL)
 _ASIDE = Pattern(r"\[[^\[\]{}\"\r\n]*\]|\{[^\[\]{}\":\r\n]*\}")
-"""Prose in brackets: `[the list]`, `{name}`."""
+"""Bracketed prose: `[the list]`, `{name}`."""
 _LONGEST = 4_000_000
 
 
 def only_json(text: str) -> str | None:
     """Return the JSON of the only complete value in `text`, None unless there is exactly one.
 
-    It may be any value in a fenced block, or an object or array among prose. None also where an object
-    has a key twice, where a bracket belongs to no value, and where there is a second value or block.
+    Accepts any value in a fenced block, and an object or array among prose. Also returns None for a
+    duplicate key, a stray bracket, and a second value or block.
 
     >>> only_json('Here it is: {"id": 1}. Anything else?')
     '{"id": 1}'
@@ -253,7 +252,7 @@ def only_json(text: str) -> str | None:
 
 
 def _values(text: str) -> list[str] | None:
-    """Return the outermost objects and arrays of a text; None where a bracket belongs to none of them."""
+    """Return the outermost objects and arrays of a text; None if the text has a stray bracket."""
     found: list[str] = []
     at = 0
     while True:
@@ -301,7 +300,7 @@ _decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=refuse_const
 
 
 def texts_within(value: Any) -> Iterator[str]:
-    """Yield the texts that a value of JSON types holds, names of fields apart."""
+    """Yield the strings in a JSON value, without the names of fields."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -312,16 +311,15 @@ def texts_within(value: Any) -> Iterator[str]:
             yield from texts_within(item)
 
 
-# Refusing a loss: in state that must be restored, and in the arguments that identify a call.
-#
-# `exact` and `canonical` name the place of what has no JSON form; `digest` turns the text into a key.
+# Exact forms, of state to be restored and of arguments that identify a call: `exact` and `canonical`
+# raise an error with the path of a value without one; `digest` turns the text into a key.
 
 
 def exact(value: Mapping[str, Any], field: str) -> dict[str, Any]:
     """Copy `value` so that it can be restored from JSON, with tuples as lists.
 
-    Raises UsageError naming the place, its type and the remedy for anything else: a set, bytes, a
-    date, NaN, a key that is not text, an object.
+    Raises UsageError with the path, the type and the remedy for anything else: a set, bytes, a date, NaN,
+    a key that is not text, an object.
     """
     encoder = _Encoder(field, tuples=True)
     result = encoder.encode(value, MAX_DEPTH)
@@ -342,14 +340,14 @@ _TOO_MUCH = {
     "int": "it has more than 4,000 digits; keep it as text",
     "cycle": "it contains itself; keep it without the cycle",
 }
-"""What to say of a value whose type is right, by the mark it becomes."""
+"""Why a value of a valid type is refused, by its mark."""
 
 
 _json_in_order = json.JSONEncoder(separators=(",", ":"), allow_nan=False, sort_keys=True).encode
 
 
 def canonical(value: Any, field: str) -> str:
-    """Return the text that represents `value` in a call's key: equal values give equal texts.
+    """Return the text of `value` for a call's key: equal values give equal texts.
 
     Accepts JSON values, tuples, sets, bytes, dates, UUIDs, decimals, paths, enums, dataclasses and
     pydantic models. Raises UsageError naming the parameter and the remedy for anything else.

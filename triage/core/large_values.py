@@ -1,4 +1,4 @@
-"""Values too large to keep: a store gets the size, the digest and the beginning of each."""
+"""Cut values that are too large to keep: a store gets the size, digest and beginning of each."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["MB", "MOST_RESULT_MB", "fitting", "is_cut", "json_of"]
 
 MB = 2**20
 MOST_RESULT_MB = 64
-"""Megabytes of JSON up to which the results of calls that must not be repeated are kept."""
+"""Maximum size, in MB of JSON, of the result of a call that must not be repeated."""
 HEAD = 2_000
-"""Characters kept of a value that is too large."""
+"""Characters kept of a cut value."""
 _LONGEST_SECRET = 2**15
-"""Characters searched beyond the head, to find a secret that crosses its end."""
+"""Characters searched beyond the head, for a secret that crosses its end."""
 _CUT = "cut"
 _encoder = msgspec.json.Encoder(enc_hook=plain)
 
@@ -39,19 +39,19 @@ def json_of(value: Any) -> bytes:
 
 
 def is_cut(value: Any) -> bool:
-    """Whether a recorded value stands for one that was too large to keep."""
+    """Whether a recorded value was cut."""
     return isinstance(value, dict) and value.get(MARK) == _CUT
 
 
 def fitting(
     event: Event, most: int, redactor: Redactor | None, effect_of: Callable[[CallFinished], str]
 ) -> Event:
-    """Cut the values of an event that are too large to keep; return the same event where none is.
+    """Cut the values of an event that are too large to keep; return the same event if there are none.
 
-    most: bytes of JSON that each argument of a call, each value of a step, and a result may take. A result
-    of a call that must not be repeated may take 64 MB. A result that is cut is not `exact`. effect_of:
-    finds the effect of the call that has ended. redactor: hides secrets before the cut, as half a secret
-    is not recognised.
+    most: maximum bytes of JSON of each argument of a call, each value of a step, and a result; 64 MB for
+    the result of a call that must not be repeated. A cut result is not `exact`. effect_of: returns the
+    effect of a finished call. redactor: hides secrets before the cut, since half a secret is not
+    recognised.
     """
     match event:
         case CallStarted(arguments=Mapping() as arguments) if len(json_of(arguments)) > most:
@@ -81,7 +81,7 @@ class _Cutter:
 
     def step(self, step: Step) -> Step:
         arguments = step.tool_input
-        # The arguments of a call are cut one by one, as in its start.
+        # Cut one by one, as in `CallStarted`.
         if isinstance(arguments, dict):
             arguments = {name: self.value(item) for name, item in arguments.items()}
         return replace(

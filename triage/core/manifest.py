@@ -1,4 +1,4 @@
-"""The tools that exist, given in any common form, by name with the JSON Schemas of their arguments."""
+"""Read tools, given in any common form, as names with the JSON Schemas of their arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REMEDY = "give its name as text"
 _KEYS = (
     "parameters", "input_schema", "inputSchema", "params_json_schema", "parameters_json_schema",
 )  # fmt: skip
-# Parameters that the framework fills in, not the model.
+# Parameters filled in by the framework, not the model.
 _FILLED = frozenset({"self", "cls", "ctx", "context", "run", "run_context", "config", "runtime"})
 
 
@@ -45,7 +45,7 @@ class Manifest(Mapping[str, "Schema | None"]):
     def __repr__(self) -> str:
         return f"Manifest({', '.join(self._entries)})"
 
-    def __reduce__(self) -> tuple[Any, ...]:  # functions may not be picklable, schemas are
+    def __reduce__(self) -> tuple[Any, ...]:  # schemas pickle, functions may not
         return (Manifest, (dict(self),))
 
 
@@ -115,15 +115,15 @@ def _definition(tool: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def _whole(takes: Any, gives: object) -> Any:
-    """What a tool takes, with what it gives where that is declared, as MCP's tools declare both."""
+    """Return the schema of a tool's input, with that of its output if declared, as in MCP."""
     return {"inputSchema": takes, "outputSchema": gives} if isinstance(gives, Mapping) else takes
 
 
 def schema_of(function: Callable[..., Any]) -> Schema | None:
-    """Return the JSON Schema of a function's arguments, or None if the signature does not tell.
+    """Return the JSON Schema of a function's arguments, or None if its signature has none.
 
-    A parameter that is not annotated, or whose type has no plain JSON form (a model, a named tuple),
-    accepts anything. One whose type pydantic does not know (a client) is optional.
+    A parameter without an annotation, or whose type has no plain JSON form (a model, a named tuple),
+    accepts anything. A parameter whose type is unknown to pydantic (a client) is optional.
     """
     try:
         signature = inspect.signature(function)
@@ -168,14 +168,14 @@ def _json_schema(annotation: Any) -> dict[str, Any] | None:
 
 
 def _plain(schema: dict[str, Any], default: Any) -> dict[str, Any]:
-    """Loosen a schema so that it also accepts the value in the form that a step keeps."""
+    """Loosen a schema so that it also accepts the value's form in a step."""
     if _has_shape(schema):
         return {}
     return {"anyOf": [schema, {"type": "null"}]} if default is None else schema
 
 
 def _has_shape(schema: Any) -> bool:
-    """Whether a schema describes the inside of objects, which a step may keep in another form."""
+    """Whether a schema describes the fields of objects, which a step may keep in another form."""
     if isinstance(schema, dict):
         words = ("$ref", "properties", "prefixItems", "propertyNames")
         return any(word in schema for word in words) or any(map(_has_shape, schema.values()))

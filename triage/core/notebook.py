@@ -9,7 +9,7 @@ from .escaping import escaped
 from .redaction import redact
 
 MAX_ROWS = 40
-"""The most rows of a table; a longer one shows its first and last rows."""
+"""Maximum rows of a table; a longer one shows its first and last rows."""
 _READ = 4_000
 _SHOWN = 300
 _LINE = "border:0;border-top:1px solid rgba(127,127,127,.4);padding:2px 8px;text-align:left"
@@ -19,8 +19,7 @@ _TABLE = "border-collapse:collapse;background:none;color:inherit"
 def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     """Render a title and named values as an HTML table, each redacted, escaped and cut.
 
-    Rows with a value of None or "" are left out. A value that is a function is called only if its row is
-    shown.
+    Rows with a value of None or "" are left out. A callable value is called if its row is shown.
     """
     known = [(name, value) for name, value in rows if value is not None and value != ""]
     if (left_out := len(known) - MAX_ROWS) > 0:
@@ -44,7 +43,7 @@ def lines(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    # Knows two thousand names of characters, and few programs write HTML.
+    # Imported here: it loads two thousand names of characters, and few programs write HTML.
     from html import escape
 
     return escape(text)

@@ -29,14 +29,14 @@ Observer: TypeAlias = Callable[[Any], AbstractContextManager[Any] | None]
 """Called with each event as it is recorded, in the thread that records it; it must be quick.
 
 For an `AttemptStarted` it may return a context manager, which is entered before the attempt and exited
-after it, with the exception that ended it; for a `CallStarted`, one around the body of the call. What an
-observer or its context manager raises is logged and changes nothing; nor can the context manager suppress
-an exception. KeyboardInterrupt, SystemExit and the like are raised again once the run has recorded what
-they came upon; so is the event loop's cancellation where the task is being cancelled.
+after it, with the exception that ended it; for a `CallStarted`, one around the body of the call. Errors of
+an observer or its context manager are logged and change nothing, and the context manager cannot suppress
+an exception. KeyboardInterrupt, SystemExit and the like are raised again once the run has recorded the
+event; so is the event loop's cancellation if the task is being cancelled.
 
-An observer may have two methods besides. `traceparent()` returns the tracing span that the calling code is
-in, as a W3C `traceparent`, or an empty text; `RunStarted.trace` records it. `take_in(events)` is called
-with the journal of a run that this process is about to go on with, before its first event here.
+An observer may have two more methods. `traceparent()` returns the tracing span of the calling code, as a
+W3C `traceparent`, or an empty text; `RunStarted.trace` records it. `take_in(events)` gets the journal of a
+run that this process resumes, before the run's first event here.
 """
 
 logger = logging.getLogger("triage")
@@ -44,15 +44,15 @@ _plain = logging.Formatter()
 
 
 def _make_safe(record: logging.LogRecord) -> bool:
-    """Redact and escape a record: its message in one line, and the traceback that formatters print.
+    """Redact and escape a record: its message on one line, and the traceback that formatters print.
 
     The traceback is indented, so that no line of an error's message looks like another record.
     """
-    with suppress(Exception):  # a message that cannot be formatted is left to the handler
+    with suppress(Exception):  # the handler reports a message that cannot be formatted
         text = record.getMessage()
         clean = escaped(redact(text))
         if clean != text:
-            # The handler formats the record again, but leaves a message without arguments alone.
+            # The handler formats the record again, unless it has no arguments.
             record.msg, record.args = clean, ()
         if record.exc_info and not record.exc_text:
             trace = escaped(redact(_plain.formatException(record.exc_info)), lines=True)
@@ -64,7 +64,7 @@ logger.addFilter(_make_safe)
 
 
 def child_logger(name: str) -> logging.Logger:
-    """Return the logger `triage.{name}`, with its records redacted and escaped like those of `triage`."""
+    """Return the logger `triage.{name}`, whose records are redacted and escaped as for `triage`."""
     child = logger.getChild(name)
     child.addFilter(_make_safe)  # a logger's filters do not see the records of its children
     return child
@@ -73,9 +73,9 @@ def child_logger(name: str) -> logging.Logger:
 def notify(
     observers: tuple[Observer, ...], event: Event, held: list[BaseException]
 ) -> list[AbstractContextManager[Any]]:
-    """Call every observer; return the context managers they gave, in order.
+    """Call every observer; return their context managers, in order.
 
-    held: takes what an observer, or its context manager later, raises to end the program.
+    held: collects the exceptions to raise again, also those of the context managers later.
     """
     given: list[AbstractContextManager[Any]] = []
     for observer in observers:
@@ -86,12 +86,12 @@ def notify(
                 _log_failure(observer, type(event).__name__, error)
             continue
         if answer is not None and hasattr(answer, "__enter__"):
-            given.append(_Around(answer, held))
+            given.append(_HarmlessManager(answer, held))
     return given
 
 
 def traceparent_of(observers: tuple[Observer, ...], held: list[BaseException]) -> str:
-    """Return the tracing span that the calling code is in, by the first observer that knows; else "".
+    """Return the tracing span of the calling code from the first observer that has one, else "".
 
     held: as for `notify`.
     """
@@ -100,20 +100,20 @@ def traceparent_of(observers: tuple[Observer, ...], held: list[BaseException]) -
         if ask is None:
             continue
         try:
-            told = ask()
+            traceparent = ask()
         except BaseException as error:
             if not _holds(held, error):
                 _log_failure(observer, "traceparent()", error)
             continue
-        if told and isinstance(told, str):
-            return told
+        if traceparent and isinstance(traceparent, str):
+            return traceparent
     return ""
 
 
 def catch_up(
     observers: tuple[Observer, ...], events: Sequence[Event], held: list[BaseException]
 ) -> None:
-    """Tell the observers that want to know what a run has recorded before this process goes on with it.
+    """Pass a run's journal to the observers with `take_in`, before this process resumes the run.
 
     held: as for `notify`.
     """
@@ -129,10 +129,10 @@ def catch_up(
 
 
 def _holds(held: list[BaseException], error: BaseException) -> bool:
-    """Keep an exception that must be raised again; False for an error of the observer's own."""
+    """Keep an exception that must be raised again; return False for an observer's own error."""
     if isinstance(error, Exception | GeneratorExit):
         return False
-    # An observer awaits nothing, so a cancellation is none unless one is under way.
+    # An observer awaits nothing, so a cancellation counts only if the task is being cancelled.
     cancels = isinstance(error, CancelledError) or type(error).__name__ == "Cancelled"
     if cancels and not being_cancelled(error):
         return False
@@ -141,20 +141,20 @@ def _holds(held: list[BaseException], error: BaseException) -> bool:
 
 
 _failed: WeakKeyDictionary[Any, set[tuple[type, int]]] = WeakKeyDictionary()
-"""The errors already logged of each observer, by class and line."""
+"""The logged errors of each observer, by class and line."""
 
 
 def _log_failure(observer: Observer, asked: str, error: BaseException) -> None:
-    """Log what an observer raised, each error once: one that fails on every event would fill the log."""
+    """Log an observer's error once, since an observer may fail on every event."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    error_is = (type(error), 0 if trace is None else trace.tb_lineno)
-    with suppress(TypeError):  # one that cannot be remembered is logged each time
-        said = _failed.setdefault(getattr(observer, "__self__", observer), set())
-        if error_is in said:
+    place = (type(error), 0 if trace is None else trace.tb_lineno)
+    with suppress(TypeError):  # an observer without hash or weak references is logged each time
+        logged = _failed.setdefault(getattr(observer, "__self__", observer), set())
+        if place in logged:
             return
-        said.add(error_is)
+        logged.add(place)
     logger.error(
         "observer %r failed on %s; the same error of it is not logged again",
         observer,
@@ -163,10 +163,8 @@ def _log_failure(observer: Observer, asked: str, error: BaseException) -> None:
     )
 
 
-class _Around(AbstractContextManager[None]):
-    """Keeps an observer's context manager from changing the run: it logs what that raises, and never
-    suppresses an error.
-    """
+class _HarmlessManager(AbstractContextManager[None]):
+    """Wraps an observer's context manager: logs its errors, and never suppresses one of the run."""
 
     def __init__(self, manager: AbstractContextManager[Any], held: list[BaseException]) -> None:
         self._manager = manager
@@ -190,7 +188,7 @@ class _Around(AbstractContextManager[None]):
         try:
             self._manager.__exit__(*ended)
         except BaseException as error:
-            # A manager may re-raise the error it was given.
+            # A manager may re-raise the run's error.
             if error is not ended[1] and not _holds(self._held, error):
                 logger.exception("%r of an observer failed after an attempt or call", self._manager)
 
@@ -198,7 +196,7 @@ class _Around(AbstractContextManager[None]):
 class LoggingObserver:
     """Logs events on the logger `triage`, one line each.
 
-    Failures and stops are warnings, everything else is at `level` (DEBUG by default). Each record carries
+    Failures and stops are warnings, other events have `level` (DEBUG by default). Each record carries
     the run's id as `run_id`. Texts are redacted and cut at `limit` characters.
     """
 

@@ -1,6 +1,6 @@
-"""`Pattern`: a regular expression that is compiled when it is first used.
+"""`Pattern`: a regular expression that is compiled on first use.
 
-Rules, detectors and the shapes of secrets are many, and most programs never need them.
+Most programs never use most of the rules, detectors and shapes of secrets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cached_property
 
 
 class Pattern:
-    """A regular expression with the methods of a compiled one that are used here."""
+    """A regular expression with some methods of `re.Pattern`."""
 
     def __init__(self, expression: str, flags: int = 0) -> None:
         self._expression = expression

@@ -1,6 +1,6 @@
-"""How far a request got before an exception: never sent, sent, or one of several that were made.
+"""Tell whether a request was sent before its exception, and whether the client made several.
 
-Judged by the names of clients' exception classes, by codes, and by the functions of the traceback.
+The evidence is the names of clients' exception classes, codes, and the functions of the traceback.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SENT = frozenset(
     SMTPServerDisconnected ReadTimeoutException TooManyRedirects ConnectionClosedByBroker
     """.split()
 )
-"""At least part of the request was sent."""
+"""Part of the request, at least, was sent."""
 _CODES_NOT_SENT = frozenset(
     """
     ECONNREFUSED ENETUNREACH EHOSTUNREACH EHOSTDOWN ENETDOWN EADDRNOTAVAIL EAI
@@ -50,11 +50,11 @@ _WRAPPERS = (
     "ConnectionError", "TransportError", "ConnectionFailure", "MaxRetryError", "SSLError", "URLError",
     "RetryError",
 )  # fmt: skip
-"""Endings of class names for any connection trouble, where the wrapped error says more."""
+"""Suffixes of the names of general classes for connection trouble, whose wrapped error is more exact."""
 
 
 def phase_by_name(name: str) -> str | None:
-    """Return how far a request got by the name of a client's class or of a code, or None."""
+    """Return the phase of a request by the name of a client's class or of a code, or None."""
     if name in _NOT_SENT or name in _CODES_NOT_SENT:
         return "not_sent"
     return "sent" if name in _SENT or name in _CODES_SENT else None
@@ -68,7 +68,7 @@ def phase_of(
     message: str,
     related: tuple[ErrorInfo, ...],
 ) -> str | None:
-    """Return how far a request without an answer got, or None if nothing tells.
+    """Return the phase of a request without an answer, or None without evidence.
 
     package: the top-level package of the exception's class. names: those of the class and its bases.
     """
@@ -77,13 +77,14 @@ def phase_of(
             return "not_sent" if name in _NOT_SENT else "sent"
     if code in _CODES_SENT:
         return "sent"
-    # gRPC has one status for "never reached" and "lost on the way"; only the message tells them apart.
+    # gRPC has one status for "never reached" and "lost on the way", told apart by the message only.
     theirs = package in _CLIENTS or "OSError" in names or "RpcError" in names
     unreached = code == "UNAVAILABLE" and any(said in message for said in _UNREACHED)
-    # On an exception that is not a client's, a code may be text that the application received.
+    # The code of any other exception may be text that the application received.
     if (theirs and (unreached or code in _CODES_NOT_SENT)) or _raised_connecting(exc):
         return "not_sent"
-    # A general connection error stands for the one it wraps; a built-in is whose code raised it.
+    # A general connection error has the phase of its wrapped error. A built-in class belongs to the
+    # package whose code raised it.
     general = any(
         name.endswith(_WRAPPERS) or name in ("OSError", "ClientError") for name in names[:4]
     )
@@ -93,9 +94,9 @@ def phase_of(
     return None
 
 
-# How many requests a client made before it raised, and whose code raised or caught an exception.
-# A client with retries raises its last error only. Earlier requests show in fields of its errors and in
-# the traceback, where its functions recurse or loop.
+# The number of requests a client made before it raised, and the code that raised or caught an exception.
+# A client with retries raises its last error only. Earlier requests show in the error's fields, and in
+# the traceback where the client's functions recurse or loop.
 
 
 _CLIENTS = frozenset(
@@ -118,7 +119,7 @@ _CONNECTING = frozenset({
     ("redis.connection", "connect_check_health"),
     ("redis.asyncio.connection", "connect_check_health"),
 })  # fmt: skip
-"""Functions that only connect, so that whatever they raise comes before any request."""
+"""Functions that only connect, so that their exceptions precede any request."""
 _CALLING_THEMSELVES = frozenset({
     ("urllib3.connectionpool", "urlopen"),
     ("urllib3.poolmanager", "urlopen"),
@@ -138,25 +139,25 @@ _ALWAYS_AGAIN = (
     "backoff.", "retrying", "retry.api", "aiohttp_retry", "httpx_retries", "google.api_core.retry",
     "azure.core.pipeline.policies._retry", "botocore.endpoint", "stripe._http_client",
 )  # fmt: skip
-"""Modules that retry and do not tell how often."""
+"""Modules that retry without a record of how often."""
 
 
 def made_several_requests(exc: BaseException) -> bool:
-    """Whether an exception can come after more than one request."""
+    """Whether the client may have made more than one request before an exception."""
     return _says_several_requests(exc) or _shows_several_requests(exc)
 
 
 def caught_by_a_client(exc: BaseException) -> bool:
-    """Whether a client's code is where the exception was caught."""
+    """Whether a client's code caught the exception."""
     frames = frames_of(exc)
     return bool(frames) and _package(frames[0]) in _CLIENTS
 
 
 def _says_several_requests(exc: BaseException) -> bool:
-    """Whether fields of an exception show that more than one request was made."""
+    """Whether the fields of an exception show more than one request."""
     response = attr(exc, "response")
     for holder in (exc, response):
-        if _is_filled_list(attr(holder, "history")):  # redirects that were followed
+        if _is_filled_list(attr(holder, "history")):  # followed redirects
             return True
         again = header(attr(attr(holder, "request"), "headers"), "x-stainless-retry-count")
         if again not in (None, "0"):
@@ -171,7 +172,7 @@ def _says_several_requests(exc: BaseException) -> bool:
 
 
 def _shows_several_requests(exc: BaseException) -> bool:
-    """Whether the traceback shows that more than one request may have been made."""
+    """Whether the traceback shows that the client may have made more than one request."""
     frames = frames_of(exc)
     met: set[tuple[str, str]] = set()
     for at, frame in enumerate(frames):
@@ -202,7 +203,7 @@ def _is_filled_list(value: object) -> bool:
 
 
 def _raised_connecting(exc: BaseException) -> bool:
-    """Whether the exception was raised by a function that only connects."""
+    """Whether a function that only connects raised the exception."""
     frames = frames_of(exc)
     return bool(frames) and _place(frames[-1]) in _CONNECTING
 

@@ -1,4 +1,4 @@
-"""Show values of a run: those from outside quoted and cut on one line, our own in plain words."""
+"""Show values of a run: values from outside quoted and cut on one line, our own in plain words."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ MAX_QUOTE = 300
 _MAX_ARGUMENTS = 120
 _MAX_PARSED = 16_000
 _MAX_SAID = 160
-_MOST_READ = 65_536  # longer than any credential that begins where it would be shown
+_MOST_READ = 65_536  # enough for any credential that begins in the shown part
 MAX_CLEAN = 600
-"""Characters of a message shown to an engineer; no more than is read for evidence."""
+"""Characters of a message shown to an engineer, and read for evidence."""
 
 
 @guarded(lambda _value, limit=MAX_QUOTE: shown(HIDDEN, limit))
 def quote(value: object, limit: int = MAX_QUOTE) -> str:
-    """Show a value in quotes, on one line, cut and redacted, so that it reads as data."""
+    """Quote a value on one line, cut and redacted, so that it reads as data."""
     text = value if isinstance(value, str) else _json(value)
     return shown(redact(text[: 4 * limit]), limit)
 
 
 def said_by(text: str) -> str:
-    """Quote what an error said, for evidence."""
+    """Quote an error's words, for evidence."""
     return quote(text, _MAX_SAID)
 
 
 def shown(clean: str, limit: int = _MAX_SAID) -> str:
-    """Quote a text that is already redacted, cut as by `said_by` unless `limit` says otherwise."""
+    """Quote a redacted text, cut to `limit` characters."""
     text = escaped(clean).replace('"', "'")
     return f'"{text}"' if len(text) <= limit - 2 else f'"{text[: limit - 3]}…"'
 
 
 @guarded(lambda _value, limit=_MAX_ARGUMENTS: shown(HIDDEN, limit))
 def as_json(value: object, limit: int = _MAX_ARGUMENTS) -> str:
-    """Show a value as JSON on one line, cut and redacted; a text that is cut is still closed."""
+    """Show a value as JSON on one line, cut and redacted; a cut string is closed."""
     found = _parsed(value)
     if isinstance(found, str):
         found = found[: 4 * limit]
@@ -61,7 +61,7 @@ def as_json(value: object, limit: int = _MAX_ARGUMENTS) -> str:
 def one_line(text: str, longest: int = 200) -> str:
     """Show a text on one line, escaped, redacted and cut at `longest` characters.
 
-    Invisible characters are removed, not escaped, where they would hide a credential from redaction.
+    Invisible characters are escaped, or removed where they would hide a credential from redaction.
     """
     text = text[:_MOST_READ]
     bare = stripped(text)
@@ -72,9 +72,9 @@ def one_line(text: str, longest: int = 200) -> str:
 
 
 class Doing(Struct, frozen=True):
-    """What a model did in a step.
+    """A model's doing in a step.
 
-    text: the call with its arguments, or quoted words (`is_words`). result: of the call, None without.
+    text: the call with its arguments, or quoted words (`is_words`). result: of the call, None without one.
     """
 
     text: str
@@ -83,9 +83,9 @@ class Doing(Struct, frozen=True):
 
 
 def doings_in(steps: Iterable[Step]) -> list[Doing]:
-    """List what a model did in these steps: the recorded tool calls with their results.
+    """List a model's doings in these steps: the recorded tool calls with their results.
 
-    Without any: the calls it asked for, its words, and whatever else was recorded.
+    Without any: the requested calls, the model's words, and all other steps.
     """
     known = list(steps)
     called = [step for step in known if step.tool_called is not None]
@@ -126,7 +126,7 @@ def _json(value: object) -> str:
 
 
 def _parsed(value: object) -> Any:
-    """Decode arguments that were recorded as JSON text; return anything else unchanged."""
+    """Decode arguments recorded as JSON text; return anything else unchanged."""
     if not isinstance(value, str) or value[:1] not in ("{", "[") or len(value) > _MAX_PARSED:
         return value
     try:
@@ -136,28 +136,28 @@ def _parsed(value: object) -> Any:
 
 
 def _in_quotes(text: str) -> bool:
-    """Whether JSON that was cut ends inside a string."""
+    """Whether cut JSON ends inside a string."""
     return text.replace("\\\\", "").replace('\\"', "").count('"') % 2 == 1
 
 
-# Numbers, times, JSON values and actions, as pages and commands say them.
+# Numbers, times, JSON values and actions in the words of pages and commands.
 
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def counted(number: int, word: str) -> str:
-    """A number of things: `1 step`, `2 steps`."""
+    """Write a number of things: `1 step`, `2 steps`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def json_text(value: Any) -> str:
-    """Text as it is, any other JSON value as JSON."""
+    """Return text unchanged, any other JSON value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def moment(seconds: float) -> str:
-    """A time in seconds since the epoch, as UTC."""
+    """Write a time, in seconds since the epoch, as UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
@@ -165,7 +165,7 @@ def moment(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """How long something is, in the largest unit of which it has two: `119 s`, `2 min`, `47 h`."""
+    """Write a duration in the largest unit that it has two of: `119 s`, `2 min`, `47 h`."""
     if not math.isfinite(seconds):
         return "unknown"
     whole = max(0, int(seconds))
@@ -174,7 +174,7 @@ def span(seconds: float) -> str:
 
 
 def action_text(action: Action) -> str:
-    """What is done after a failure, with what the next attempt is told."""
+    """Write an action, with the hint for the next attempt."""
     match action:
         case Retry(delay=delay) | Replan(delay=delay):
             said = f"{action.kind} in {delay:.2f} s" if delay else action.kind

@@ -24,10 +24,10 @@ from .secret_shapes import HIDDEN
 __all__ = ["HIDDEN", "Redactor", "redact"]
 
 Span: TypeAlias = tuple[int, int]
-"""Where something begins in a text, and where it ends."""
+"""The start and end of a part of a text."""
 
 _SHORTEST_KEY = 16
-"""The shortest run of letters, digits and `+/_=-` in a key, or in base64 worth decoding."""
+"""Minimum length of a run of letters, digits and `+/_=-` in a key, or in base64 worth decoding."""
 _KEY_CHARACTERS = bytes(
     97 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "+/_=-") else 32
     for code in range(256)
@@ -37,7 +37,7 @@ _ESCAPE = re.compile(
     r"(?<!\\)\\++(?:[nrt]|u(?!00[0-7])([0-9a-fA-F]{4}))"
     r"|(?:\x1b|(?<!\\)\\++(?:u001[bB]|x1[bB]|033|e))\[[0-9;]{0,16}m"
 )
-"""White space and letters as JSON or a repr escapes them, however often; colours of a terminal."""
+"""Escapes of white space and letters in JSON or a repr, however often escaped; colours of a terminal."""
 _HEX = "0123456789abcdefABCDEF-"
 _PRINTABLE = bytes(97 if b" " <= bytes([code]) <= b"~" else 0 for code in range(256))
 _ESCAPED_WORD = re.compile(r"[^\s\"'<>&?;%]*%[0-9A-Fa-f]{2}[^\s\"'<>&?;]*")
@@ -49,7 +49,7 @@ _JSON_TYPES = ("string", "number", "integer", "boolean", "object", "array", "nul
 _LEAVES = frozenset({str, bool, int, float})
 _CONTAINERS = frozenset({dict, list, tuple})
 _LONG_NUMBER = 9_999_999
-"""Numbers above it are searched as text, for a card number among `values` or `patterns`."""
+"""Larger numbers are searched as text, for a card number among `values` or `patterns`."""
 
 _LEAST = 4
 _LEAST_OF_ENVIRONMENT = 8
@@ -66,9 +66,8 @@ def redact(value: Any) -> Any: ...
 def redact(value: Any) -> Any:
     """Replace everything in a text or value that looks like a credential by `[redacted]`.
 
-    A value is judged by its JSON form; the same object is returned where nothing is hidden, else JSON.
-    Done as `Redactor()` does. Inside a run whose `Durability.redact` is a `Redactor`, that one is used; in
-    a nested run, both are.
+    A value is judged by its JSON form; returns the same object if nothing is hidden, else JSON. Uses
+    `Redactor()`; in a run with a `Redactor` in `Durability.redact` that one, and in a nested run both.
     """
     for redactor in _in_force.get() or (standard(),):
         value, _ = redactor.value(value)
@@ -80,7 +79,7 @@ _in_force: ContextVar[tuple[Redactor, ...]] = ContextVar("triage_redactors", def
 
 @contextmanager
 def redacting(redactor: Redactor) -> Generator[None]:
-    """Make `redact` use this redactor too, in this context and in tasks started from it."""
+    """Make `redact` use this redactor too, in this context and tasks started from it."""
     in_force = _in_force.get()
     if redactor in in_force:
         yield
@@ -102,10 +101,10 @@ class Redactor:
     (`$TOKEN`, `<token>`) and remarks about a secret (`password: required`) stay.
 
     fields: further names of fields that hold secrets; case and separators are ignored. patterns:
-    regular expressions, as text or compiled; what they match is hidden. values: secrets themselves, of
+    regular expressions, as text or compiled, whose matches are hidden. values: secrets themselves, of
     at least 4 characters. keep: names of fields that sound secret but are not. environment: True hides
-    the values of environment variables with secret-sounding names, read when the redactor is first
-    used, from 8 characters.
+    the values, from 8 characters, of environment variables with secret-sounding names, read when the
+    redactor is first used.
 
     Pickles with `values`; the environment is read again after unpickling. Raises UsageError, which
     names the field, for a value of the wrong kind.
@@ -132,7 +131,7 @@ class Redactor:
                     raise misuse(f"Redactor.{name} item", text, "a name with a letter in it")
         for number, value in enumerate(self.values):
             if len(value) < _LEAST:
-                # The value is a secret: the message does not show it.
+                # The message omits the value, a secret.
                 raise misuse(
                     f"Redactor.values[{number}]",
                     HIDDEN,
@@ -149,7 +148,7 @@ class Redactor:
         return state
 
     def text(self, text: str) -> str:
-        """Hide the secrets in a text; return the same object where there are none.
+        """Hide the secrets in a text; return the same object if there are none.
 
         Raises UsageError for anything but text.
         """
@@ -161,7 +160,7 @@ class Redactor:
 
     @guarded(lambda _self, _text: HIDDEN)
     def _text(self, text: str) -> str:
-        if type(text) is not str:  # a subclass may answer for itself
+        if type(text) is not str:  # a subclass may override methods
             copy = str.__str__(text)
             clean = self._text(copy)
             return text if clean is copy else clean
@@ -177,10 +176,10 @@ class Redactor:
 
     @guarded(lambda _self, _value: (HIDDEN, True))
     def value(self, value: Any) -> tuple[Any, bool]:
-        """Hide the secrets in a JSON value, and say whether there were any.
+        """Hide the secrets in a JSON value, and return whether there were any.
 
-        Without any, the same object is returned, else a copy. None, booleans and empty values stay,
-        whatever their name. A value that is not JSON is judged by its stored JSON form.
+        Returns the same object without any, else a copy. None, booleans and empty values stay, whatever
+        their name. A value that is not JSON is judged by its stored JSON form.
         """
         clean = self._clean(value, "", "", None)
         return clean, clean is not value
@@ -211,12 +210,12 @@ class Redactor:
 
     @cached_property
     def _known(self) -> tuple[str, ...]:
-        """Every form in which a known secret can appear in a text."""
+        """Every form of a known secret in a text."""
         known = (*self.values, *(_environment() if self.environment else ()))
         return tuple({form for value in known for form in _forms(value)})
 
     def _spans(self, text: str) -> list[Span]:
-        """Find secrets in a text of any length, including those only a pattern knows."""
+        """Find secrets in a text of any length, also by the user's patterns."""
         return [*self._plain(text), *self._by_patterns(text)]
 
     def _plain(self, text: str) -> list[Span]:
@@ -285,7 +284,7 @@ class Redactor:
             yield from (match.span() for match in pattern.finditer(text) if match[0])
 
     def _encoded(self, text: str) -> list[Span]:
-        """Find what holds a secret in base64 or percent-encoding."""
+        """Find runs of base64 or percent-encoding that hold a secret."""
         text = _unescaped(text)
         spans: list[Span] = []
         if has_key_characters(text):
@@ -303,7 +302,7 @@ class Redactor:
         return spans
 
     def _tells(self, decoded: str) -> bool:
-        """Whether decoded text holds a secret; decoded noise that happens to fit a form does not count."""
+        """Whether decoded text holds a secret; decoded noise in the form of a secret does not count."""
         return any(
             "".join(decoded[start:end].split()).isprintable() and "\ufffd" not in decoded[start:end]
             for start, end in self._spans(decoded)
@@ -312,7 +311,7 @@ class Redactor:
     # Values -----------------------------------------------------------------------------------
 
     def _holds_header(self, name: str, value: str) -> bool:
-        """Whether a pair is a header, `["authorization", "…"]`; two names of fields look the same."""
+        """Whether a pair is a header, `["authorization", "…"]`, and not two names of fields."""
         return secret_shapes.bare(name) in self._own or secret_shapes.looks_random(value)
 
     def _names(self, name: Any, usual: Callable[[str], bool]) -> bool:
@@ -324,9 +323,9 @@ class Redactor:
     def _clean(
         self, value: Any, name: str, path: str, found: list[str] | None, depth: int = 0
     ) -> Any:
-        """Hide the secrets in a JSON value; return the same object where there are none.
+        """Hide the secrets in a JSON value; return the same object if there are none.
 
-        name: the secret name that the value stands under, "" for none. found: collects the paths.
+        name: the secret name of the value, "" for none. found: collects the paths.
         """
         kind = type(value)
         if kind in _LEAVES:
@@ -418,7 +417,7 @@ class Redactor:
 
 @dataclass(frozen=True)
 class Joined(Redactor):
-    """Hides what any of several redactors hides, each in its own way."""
+    """Several redactors, applied one after another."""
 
     parts: tuple[Redactor, ...] = ()
 
@@ -443,7 +442,7 @@ class Joined(Redactor):
 
 
 def joined(*redactors: Redactor) -> Redactor:
-    """A redactor that hides what any of these hides."""
+    """Return a redactor that applies all of these."""
     parts: list[Redactor] = []
     for redactor in redactors:
         for part in redactor.parts if isinstance(redactor, Joined) else (redactor,):
@@ -454,7 +453,7 @@ def joined(*redactors: Redactor) -> Redactor:
 
 @cache
 def standard() -> Redactor:
-    """Return `Redactor()`, made on first use, with the environment of that moment."""
+    """Return the shared `Redactor()`, made on first use with the environment of then."""
     return Redactor()
 
 
@@ -468,7 +467,7 @@ def has_key_characters(text: str) -> bool:
 def _found(shape: secret_shapes.Shape, text: str) -> Iterator[Span]:
     for match in secret_shapes.compiled(shape.pattern).finditer(text):
         group = match.lastindex or 0
-        # Of a user and a password, only the password tells a placeholder.
+        # Only the password, not the user before it, can be a placeholder.
         if (not shape.random or secret_shapes.is_no_phrase(match[group])) and (
             not group or secret_shapes.is_secret("", match[group].rpartition(":")[2])
         ):
@@ -476,7 +475,7 @@ def _found(shape: secret_shapes.Shape, text: str) -> Iterator[Span]:
 
 
 def _unescaped(text: str) -> str:
-    """Undo escapes of white space and of letters beyond ASCII; the text keeps its length."""
+    """Undo escapes of white space and non-ASCII letters, keeping the length of the text."""
     if "\\" not in text and "\x1b" not in text:
         return text
     return _ESCAPE.sub(_same_length, text)
@@ -490,7 +489,7 @@ def _same_length(match: re.Match[str]) -> str:
 
 
 def _hide(text: str, spans: list[Span]) -> str:
-    """Replace these spans of the text; spans that touch are replaced together."""
+    """Replace these spans of the text, touching spans together."""
     if not spans:
         return text
     parts: list[str] = []
@@ -505,7 +504,7 @@ def _hide(text: str, spans: list[Span]) -> str:
 
 
 def _from_base64(run: str) -> Iterator[str]:
-    """Decode the texts that a run of base64 letters holds, whichever letter the base64 begins at."""
+    """Decode the texts in a run of base64 letters, whichever letter the base64 begins at."""
     run = "".join(run.split())
     if not run.strip(_HEX) or run.islower():
         return  # a digest, an id or a path: text in base64 has capitals
@@ -532,7 +531,7 @@ def _forms(value: str) -> set[str]:
 
 
 def _texts(name: str, given: Any, wanted: str) -> tuple[Any, ...]:
-    """Return the texts (for `patterns` also compiled ones) as a tuple; UsageError for anything else."""
+    """Return texts (for `patterns` also compiled ones) as a tuple; raise UsageError for anything else."""
     if isinstance(given, str | bytes | re.Pattern) or not isinstance(given, Iterable):
         shown = HIDDEN if name.endswith("values") else given
         raise misuse(name, shown, wanted, "write (text,)")

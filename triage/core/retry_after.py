@@ -1,9 +1,9 @@
-"""How long the other side asked to wait, from headers, then typed details, then the text.
+"""Read the delay that the other side asked for, from headers, then typed details, then the text.
 
 Sources: RFC 9110 section 10.2.3 (`Retry-After`, seconds or a date), the `retry-after-ms` and
 `x-ms-retry-after-ms` headers of model providers, `grpc-retry-pushback-ms` of gRPC, the `RateLimit`
 header's `t` of the IETF draft, and `google.rpc.RetryInfo` as object, as JSON and in gRPC trailers. Last,
-and only for a rate limit: when the exhausted window resets (`x-ratelimit-reset-*`,
+and only for a rate limit, the reset of the exhausted window (`x-ratelimit-reset-*`,
 `anthropic-ratelimit-*-reset`, `RateLimit-Reset`), which is weaker evidence than an explicit delay.
 """
 
@@ -22,14 +22,14 @@ _MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms", "grpc-retry-pushback-m
 _BODY_SECONDS = ("retry_after", "retryAfter", "retry_after_s", "retry-after", "retryDelay")
 _BODY_MILLISECONDS = ("retry_after_ms", "retryAfterMs")
 _INNER = ("error", "detail", "data", "param", "meta", "extra")
-"""How the names of the fields begin in whose objects a delay is looked for."""
+"""Prefixes of the names of fields whose objects may hold a delay."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _EPOCH = 1e9
-"""A number from here on is a Unix time in seconds; from a thousand times that on, in milliseconds."""
+"""Minimum of a Unix time in seconds; a thousand times as much is one in milliseconds."""
 _LONGEST = 366 * 86_400.0
-"""Seconds; nobody asks for a longer delay."""
+"""Maximum delay in seconds; a longer one is ignored."""
 _LONGEST_WINDOW = 86_400.0
-"""Seconds; a window that resets later than in a day is a quota, which is no use to wait for."""
+"""Maximum seconds until a window resets; a longer one is a quota, too long to wait for."""
 _RATES = frozenset({429, 403})
 
 
@@ -50,10 +50,10 @@ _SPANS = Pattern("".join(rf"(?:{_NUMBER}{unit})?" for unit in ("d", "h", "m", "s
 
 
 def from_text(text: str) -> float | None:
-    """Read seconds from words like "try again in 1.4s" or "retry after 2 minutes", None without any.
+    """Read seconds from words like "try again in 1.4s" or "retry after 2 minutes"; None without them.
 
-    A number counts only after such words. Without a unit it means seconds, but only after "retry after"
-    and where no word follows that the number could belong to.
+    A number without a unit means seconds, but counts only after "retry after" and where no word follows
+    that the number could belong to.
     """
     low = text.lower()
     if "try" not in low and "wait" not in low:
@@ -75,7 +75,7 @@ def from_text(text: str) -> float | None:
 
 
 def header(headers: object, name: str) -> str | None:
-    """Return a header's value by its lower-case name, from any kind of mapping."""
+    """Return the value of a header, by its lower-case name, from any kind of mapping."""
     if not is_a(headers, dict):
         value = call(headers, "get", name)
         if value is not None:
@@ -87,7 +87,7 @@ def header(headers: object, name: str) -> str | None:
 
 
 def from_headers(headers: object, now: float) -> float | None:
-    """Read seconds from the headers of an answer, None without any. now: seconds since the epoch."""
+    """Read a delay in seconds from an answer's headers, None without one. now: seconds since the epoch."""
     for name in _MILLISECONDS:
         delay = seconds(header(headers, name))
         if delay is not None:
@@ -97,7 +97,7 @@ def from_headers(headers: object, now: float) -> float | None:
         delay = seconds(value)
         if delay is None:
             delay = _until(value, header(headers, "date"), now)
-        elif delay >= _EPOCH:  # a time where the standard asks for a number of seconds
+        elif delay >= _EPOCH:  # a Unix time, though the standard asks for seconds
             delay = _left(delay, now)
         return delay if delay is not None and delay <= _LONGEST else None
     value = header(headers, "ratelimit")
@@ -114,7 +114,7 @@ def from_headers(headers: object, now: float) -> float | None:
 def from_windows(headers: object, status: int | None, now: float) -> float | None:
     """Read the seconds until all exhausted rate windows have reset, None without any.
 
-    A window whose header says that something remains is not the one that refused.
+    A window with something remaining is not exhausted.
     """
     if status not in _RATES:
         return None
@@ -161,7 +161,7 @@ def _left(moment: float, now: float) -> float:
 
 
 def _until(value: str, date: str | None, now: float) -> float | None:
-    """Return the seconds to an HTTP date, by the other side's clock where it sent its own date."""
+    """Return the seconds to an HTTP date, by the other side's clock if the answer has a `Date`."""
     then = _timestamp(value)
     if then is None:
         return None
@@ -177,7 +177,7 @@ def _timestamp(value: str) -> float | None:
 
 
 def from_body(body: object, depth: int = 3) -> float | None:
-    """Read seconds from the fields of a decoded answer, such as a `google.rpc.RetryInfo` in its details."""
+    """Read the delay in seconds from a decoded answer, such as a `google.rpc.RetryInfo` in its details."""
     if is_a(body, dict):
         for name in _BODY_SECONDS:
             delay = seconds(entry(body, name))
@@ -200,7 +200,7 @@ def from_body(body: object, depth: int = 3) -> float | None:
 
 
 def from_details(exc: object) -> float | None:
-    """Read the seconds of a `RetryInfo` among typed details or in the trailers of a gRPC call."""
+    """Read the delay in seconds of a `RetryInfo` in typed details or in the trailers of a gRPC call."""
     details = attr(exc, "details")
     if is_a(details, list) or is_a(details, tuple):
         for detail in some(details):
@@ -220,9 +220,9 @@ def from_details(exc: object) -> float | None:
 
 
 def _retry_info(data: bytes, *, nested: bool) -> float | None:
-    """Read the seconds of an encoded RetryInfo: field 1 is a Duration (1 seconds, 2 nanoseconds).
+    """Read the seconds of an encoded RetryInfo, whose field 1 is a Duration (1 seconds, 2 nanoseconds).
 
-    nested: it is inside a `google.rpc.Status`, whose field 3 holds Any (1 type URL, 2 value).
+    nested: the data is a `google.rpc.Status`, whose field 3 holds Any (1 type URL, 2 value).
     """
     try:
         if nested:
@@ -265,7 +265,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         value |= (byte & 127) << shift
         shift += 7
-        if byte < 128:  # the top bit says whether another byte follows
+        if byte < 128:  # the top bit is set if another byte follows
             return value, position
-        if shift > 63:  # no number is longer than 64 bits
+        if shift > 63:  # longer than 64 bits
             raise ValueError(shift)

@@ -1,6 +1,6 @@
-"""What a credential looks like: providers' keys, names of secrets, and values that are no secrets.
+"""The forms of credentials: providers' keys, names of secrets, and values that are no secrets.
 
-Everything here judges only text. `redaction` decides where to look and what to put in its place.
+Everything here judges only text. `redaction` decides where to look, and replaces the secrets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 from .patterns import Pattern
 
 HIDDEN = "[redacted]"
-"""What replaces a secret."""
+"""The replacement of a secret."""
 
 
 class Shape(Struct, frozen=True):
@@ -120,7 +120,7 @@ KEYS: tuple[Shape, ...] = (
     Shape("tgp_v1_", rf"{_ALONE}tgp_v1_{_WORD}{{40,64}}"),  # Together
     Shape("csk-", rf"{_ALONE}csk-[a-z0-9]{{40,64}}{_END}"),  # Cerebras
     Shape("pa-", rf"{_ALONE}pa-{_WORD}{{43}}(?!{_WORD})", random=True),  # Voyage
-    # A key of a provider nobody has listed: a short prefix, then 32 letters and digits of every kind.
+    # A key of an unlisted provider: a short prefix, then 32 letters and digits of every kind.
     # Ids of providers are shorter; digests for browsers and Stripe's checkouts are no secrets.
     *(
         Shape(
@@ -171,7 +171,7 @@ PLACES: tuple[Shape, ...] = (
         "type", r"(?i)<input\b(?=[^<>]{0,200}\bpassword\b)[^<>]{0,200}\bvalue=[\"']([^\"']{1,512})"
     ),
 )
-"""Where credentials are found: after a scheme, in an address, in a command."""
+"""Places of credentials: after a scheme, in an address, in a command."""
 
 ASSIGNED = Pattern(
     r"(?<![\w.-])((?:(?i:access|account|api|auth|card|encryption|master|private|refresh|secret|signing) )?"
@@ -182,7 +182,7 @@ ASSIGNED = Pattern(
 PAIR = Pattern(
     r"[(\[]\s{0,4}b?\\{0,3}[\"']([\w.-]{1,64})\\{0,3}[\"'],\s{0,4}b?\\{0,3}[\"']([^\"'\\\r\n]{1,4096})"
 )
-"""A name and a value as a list or tuple of two, as clients show their headers."""
+"""A name and a value as a list or tuple of two, the form of headers in clients' messages."""
 
 ELEMENT = Pattern(r"<([\w:.-]{1,64})(?:\s[^<>]{0,200})?>([^<>]{1,4096})</")
 """An element of XML or HTML, and its text."""
@@ -244,7 +244,7 @@ _STATES = frozenset({
     "sent", "set", "str", "string", "text", "too", "true", "unchanged", "undefined", "unknown",
     "unset", "unsigned", "unused", "updated", "valid", "verified", "weak", "wrong", "yes", "no",
 })  # fmt: skip
-"""Words about a secret or its type that stand where its value would."""
+"""Words about a secret or its type in place of its value."""
 
 _PLACEHOLDER = Pattern(
     r"\$(?:[A-Za-z_]+|[{(].*|_[A-Z]+\[.*)"  # $TOKEN, ${TOKEN}, $(cat token), $_POST[
@@ -277,7 +277,7 @@ _SHORTEST_MIXED = 12
 _SHORTEST_RANDOM = 5
 
 MARKS = (*PARTS_OF_NAMES, *dict.fromkeys(shape.mark for shape in PLACES))
-"""Every text with a secret that its place or name gives away contains one of these."""
+"""Every text with a secret known by its place or name contains one of these."""
 
 compiled = cache(re.compile)
 
@@ -328,8 +328,8 @@ def value_pattern(name: str) -> Pattern:
 def is_secret(name: str, value: str) -> bool:
     """Whether the value under a secret's name is a secret.
 
-    It is not if it is empty, a placeholder or a remark about the secret (`required`). Under a name that
-    is an everyday word (`session`, `cookie`) it must look like a credential.
+    An empty value, a placeholder and a remark about the secret (`required`) are none. Under an everyday
+    word (`session`, `cookie`) the value must look like a credential.
     """
     value = value[:_MOST_JUDGED].strip()
     plain = value.rstrip(".,;:!?)")

@@ -1,7 +1,7 @@
 """The state of a run, computed from its events: `RunState.apply(event)` and `fold(events)`.
 
-The running process and a later reader use the same fold, so a strategy sees what the journal says.
-Applying an event is O(1), except at the end of an attempt (its steps are kept) and for a rollback.
+The running process and a later reader use the same fold, so a strategy sees the journal's state.
+Applying an event is O(1), except for a rollback and for the end of an attempt, which copies its steps.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from .taxonomy import UNSAFE
 
 NOTHING: Mapping[str, Any] = {}
 LINE = "line"
-"""Key in the metadata of a step whose call may be matched by position: the task or thread that made it,
-numbered within the attempt from 0."""
+"""Key in the metadata of a step whose call may be matched by position. The value is the number, within the
+attempt and from 0, of the task or thread that made the call."""
 WITHIN = "within"
-"""Key in the metadata of a step: the label of the recorded call it is part of, made of the tool and the
-beginning of the idempotency key (`research 3f2a9c01`)."""
+"""Key in the metadata of a step. The value is the label of the recorded call around it, made of the tool
+and the beginning of the idempotency key (`research 3f2a9c01`)."""
 
 
 def label_of(tool: str, idempotency_key: str) -> str:
-    """Return the label by which steps inside a recorded call name that call."""
+    """Return the label of a recorded call, in the metadata of the steps inside."""
     return f"{tool} {idempotency_key[:8]}"
 
 
@@ -61,21 +61,21 @@ def is_call(step: Step) -> bool:
 
 
 def is_reused(metadata: Mapping[str, Any] | None) -> bool:
-    """Whether a step's metadata says that its result was reused: nothing ran, nothing was consumed."""
+    """Whether a step reused a recorded result, so that nothing ran or was consumed."""
     return metadata is not None and bool(metadata.get("replayed"))
 
 
 class Call(Value, frozen=True):
-    """A recorded call as the journal knows it.
+    """A recorded call in the journal.
 
     key: tool, digest and occurrence. outcome: None while it runs, then as in `CallFinished`. seq:
     position of its start. done_at: position of its step, which is a checkpoint. step: index of that
     step in `attempt`. undone: a compensator has undone it, so it counts as never made. typed,
-    asked_model: as in `CallFinished`. keyed: its tool took the idempotency key. answered: a person said
-    that it happened, with this result. run: id of the nested run that it started, None for a tool call.
-    ended: how often it has ended. kind: `model`, `judge`, `tool` or `run`. line: the task that made it,
-    where it may be matched by position. within: label of the recorded call it is part of, None for
-    none. began: seconds since the epoch. idempotency_key: as in `CallStarted`.
+    asked_model: as in `CallFinished`. keyed: its tool took the idempotency key. answered: a person stated
+    that it happened, with this result. run: id of the nested run it started, None for a tool call.
+    ended: how often it has ended. kind: `model`, `judge`, `tool` or `run`. line: number of the task that
+    made it (see `LINE`), None if it may not be matched by position. within: label of the recorded call
+    around it, None for none. began: seconds since the epoch. idempotency_key: as in `CallStarted`.
     """
 
     key: str
@@ -114,10 +114,11 @@ class HandWritten(Value, frozen=True):
 
 
 class Compensation(Value, frozen=True):
-    """A registered compensator. key, at: key and position of what it undoes. ran: it has undone that.
+    """A registered compensator. key, at: key and position of the call or step it undoes.
 
-    seq: position of its registration, which identifies it. begun: it started and its outcome is not
-    known. args, module: as of `CompensatorRegistered`. tries: number of starts. error: its latest error.
+    seq: position of the registration, which identifies it. ran: it succeeded. begun: it started, and its
+    outcome is not known. args, module: as in `CompensatorRegistered`. tries: number of starts. error: its
+    latest error.
     """
 
     name: str
@@ -133,10 +134,7 @@ class Compensation(Value, frozen=True):
 
 
 class Ledger:
-    """What an attempt has recorded, with the position of each entry, so that it can be rolled back.
-
-    began: the position at which the attempt began.
-    """
+    """The entries of an attempt with their positions, for rollbacks. began: position of its start."""
 
     __slots__ = ("began", "completed", "positions", "state", "steps", "subgoals", "updates")
 
@@ -155,7 +153,7 @@ class Ledger:
         self.state.update(values)
 
     def knows(self, seq: int) -> bool:
-        """Whether a step or a state update was recorded at this position."""
+        """Whether this position is that of a step or a state update."""
         at = bisect_left(self.positions, seq)
         if at < len(self.positions) and self.positions[at] == seq:
             return True
@@ -196,18 +194,18 @@ class Ledger:
 
 
 AT_LIMIT = "limit:"
-"""Prefix of `ActionChosen.by`, before the name of a limit, where the action answers that limit."""
+"""Prefix of `ActionChosen.by` before the name of the limit that the run has reached."""
 
 
 class RunState:
-    """Everything the journal says about a run so far. Read it; only `apply` changes it.
+    """The state of a run so far, for reading; only `apply` changes it.
 
-    edits: arguments changed by a person, by the key of their call. grants: by the name of a limit, how
-    often its amount was granted again. price: fills in the cost of a usage without one; None leaves it
-    unknown. returns: by attempt, the position before which it reuses recorded reads and model calls of
-    earlier attempts. starts: by attempt, the position of its latest start. carried: attempts whose
-    conversation goes on with the turns of the one before. taken_over: another process
-    has begun it. origin: the run it was forked from; None if it is no fork.
+    edits: arguments changed by a person, by key of the call. grants: number of times that the amount of
+    a limit was granted again, by its name. price: fills in the cost of a usage without one; None leaves
+    the cost unknown. returns: position before which an attempt reuses recorded reads and model calls of
+    earlier attempts, by attempt. starts: position of an attempt's latest start, by attempt. carried:
+    attempts that continue the conversation of the attempt before. taken_over: another process started the
+    run. origin: the run it was forked from; None if it is no fork.
     """
 
     __slots__ = (
@@ -256,7 +254,7 @@ class RunState:
 
     @property
     def steps(self) -> list[Step]:
-        """The running or last attempt's steps."""
+        """The steps of the running or last attempt."""
         return self.ledger.steps
 
     @property
@@ -266,7 +264,7 @@ class RunState:
 
     @property
     def open_subgoals(self) -> tuple[str, ...]:
-        """The declared subgoals that are not completed, in order of declaration."""
+        """The declared subgoals that are not completed, in declared order."""
         if not self.ledger.subgoals:
             return ()
         done = {name for _, name in self.ledger.completed}
@@ -274,21 +272,21 @@ class RunState:
 
     @property
     def salt(self) -> str:
-        """The salt of the digests of its calls: the run's id, or for a fork the id of the first run."""
+        """The salt of the digests of calls: the run's id, or for a fork the id of the first run."""
         return self.run_id if self.origin is None else self.origin.salt
 
     def inherits(self, seq: int) -> bool:
-        """Return whether the event at this position was copied from the run this one was forked from."""
+        """Whether the event at this position was copied from the origin of this fork."""
         return self.origin is not None and seq < self.origin.events
 
     @property
     def started_at(self) -> int:
-        """The position at which the running or last attempt began."""
+        """The position of the start of the running or last attempt."""
         return self.starts.get(self.attempt, -1)
 
     def has_asked_model(self) -> bool:
-        """Whether the run has asked a model: in a recorded call, in a nested run, or by a hand-recorded
-        step with a model's words or usage.
+        """Whether the run has asked a model, by a recorded call, in a nested run, or by a hand-written step
+        with a model's words or usage.
         """
         if self.usage.calls or self.usage.total_tokens:
             return True
@@ -299,8 +297,8 @@ class RunState:
     def ledger_at(self, seq: int) -> Ledger | None:
         """Return the newest ledger with a checkpoint at this position, None without one.
 
-        Taking a run over shifts the positions of what it records again. From then on every position of the
-        journal stands for what was recorded up to it, so that one written into a policy still holds.
+        After a takeover, steps are recorded again at other positions. Any position of the journal then
+        stands for the entries up to it, so that a checkpoint in a policy stays valid.
         """
         for ledger in reversed(self.ledgers):
             if ledger.knows(seq):
@@ -456,7 +454,7 @@ class RunState:
 
     def _apply_compensator(self, event: CompensatorRegistered) -> None:
         if self.inherits(event.seq):
-            return  # forks share the effects of their origin, so none of them may undo these
+            return  # all forks share these effects of their origin, so no fork may undo them
         call = self.calls.get(event.key)
         position = event.key.removeprefix("step@")
         at = event.seq
@@ -512,7 +510,7 @@ class RunState:
         self._grant(event.action)
 
     def granted(self, action: Action) -> Mapping[str, int]:
-        """The grants once this action is taken: a run that proceeds at a limit gets its amount again."""
+        """Return the grants after this action: a run that proceeds at a limit gets its amount again."""
         name = self._at_limit
         if not name or not isinstance(action, PROCEEDING):
             return self.grants
@@ -537,7 +535,7 @@ class RunState:
     def _apply_finished(self, event: RunFinished) -> None:
         self.status, self.result, self.error = event.status, event.result, event.error
 
-    # Plan events are missing: `triage.plan` folds them.
+    # `triage.plan` folds plan events.
     _APPLY: ClassVar[dict[type, Any]] = {
         RunStarted: _apply_run_started,
         AttemptStarted: _apply_attempt_started,
@@ -569,9 +567,9 @@ def fold(events: Iterable[Event]) -> RunState:
 
 
 class ActiveTime:
-    """The seconds a run has worked, event by event, without waits for a person or a new process.
+    """The seconds that a run has worked, without waits for a person or a new process.
 
-    Measured by the times of the events; where a clock was set back, the interval counts as 0.
+    Measured by the times of the events; an interval in which a clock was set back counts as 0.
     """
 
     __slots__ = ("_before", "_copied", "seconds")
@@ -580,21 +578,21 @@ class ActiveTime:
         self.seconds = 0.0
         self._before: Event | None = None
         self._copied = 0
-        """The position behind the events that a fork copied; 0 in any other run."""
+        """The number of events that a fork copied; 0 in any other run."""
 
     def apply(self, event: Event) -> None:
         """Apply the next event."""
         if isinstance(event, RunStarted) and event.origin is not None:
             self._copied = event.origin.events
         before, self._before = self._before, event
-        # After a question the run waits for a person, whatever the answer turns out to be.
+        # After a question the run waits for a person, whatever event follows.
         waited = isinstance(event, RunRecovered) or isinstance(before, RunSuspended)
         if before is not None and not waited and (not self._copied or event.seq != self._copied):
             self.seconds += max(0.0, event.time - before.time)
 
 
 def active_seconds(events: Iterable[Event]) -> float:
-    """Return the seconds of `ActiveTime` for the events of a run from its beginning; 0 for none."""
+    """Return the `ActiveTime` in seconds of the events of a run from its beginning; 0 for none."""
     active = ActiveTime()
     for event in events:
         active.apply(event)

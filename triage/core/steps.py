@@ -1,4 +1,4 @@
-"""What the agent did (`Step`), what it consumed (`Usage`), and an attempt's read-only `Trajectory`."""
+"""An agent's `Step`, its `Usage` of models, and an attempt's read-only `Trajectory`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 Constraint: TypeAlias = str | re.Pattern[str] | Callable[[str], bool | str | None]
-"""A condition on every output: a text it must not contain, a pattern it must not match, or a function of
-the output's text that returns True or None (kept), or False or a reason (broken)."""
+"""A condition on every output: a forbidden text, a forbidden pattern, or a function of the output's text
+that returns True or None (kept), or False or a reason (broken)."""
 
 
 class Usage(Value, frozen=True, gc=False):
-    """What model calls consumed.
+    """Tokens and money consumed by model calls.
 
-    Tokens and calls are counts; `cost_usd` is in US dollars, None where the price is not known (it is
-    never guessed as 0). `calls` is the number of model calls this value covers, 1 by default. Raises
-    TypeError or ValueError for a negative or non-numeric field.
+    Tokens and calls are counts; `cost_usd` is in US dollars, None if the price is not known (never
+    guessed as 0). `calls` is the number of model calls this value covers, 1 by default. Raises TypeError
+    or ValueError for a negative or non-numeric field.
     """
 
     input_tokens: int = 0
@@ -66,7 +66,7 @@ class Usage(Value, frozen=True, gc=False):
         return self.input_tokens + self.output_tokens
 
     def plus(self, other: Usage) -> Usage:
-        """Add two usages. If only one cost is known, the sum has that one, as a lower bound."""
+        """Add two usages. If only one cost is known, it is the sum's cost, as a lower bound."""
         cost = self.cost_usd
         if other.cost_usd is not None:
             cost = other.cost_usd if cost is None else cost + other.cost_usd
@@ -84,17 +84,16 @@ NO_USAGE = Usage(calls=0)
 
 
 class Step(Value, frozen=True, gc=False):
-    """One observable thing the agent did.
+    """One observable action of the agent.
 
-    index: position in the attempt, from 0; set when the step is recorded. action: what was done, in a
-    word or two (`"search"`, `"model"`). tool_called, tool_input, tool_output: the tool and its data.
-    llm_output: what the model said. error, exception_type: what the step failed with, if it failed.
-    effect: what the tool does to the world, as an `Effect` or its value; None if not stated. usage:
-    what it consumed. metadata: anything else. timestamp: seconds since the epoch, set when recorded.
-    duration_s: seconds, None if not measured.
+    index: position in the attempt, from 0; set when the step is recorded. action: its name, in a word or
+    two (`"search"`, `"model"`). tool_called, tool_input, tool_output: the tool and its data. llm_output:
+    the model's words. error, exception_type: message and class of the error, if the step failed. effect:
+    of the tool, as an `Effect` or its value; None if not stated. usage: of models. metadata: anything
+    else. timestamp: seconds since the epoch, set when recorded. duration_s: seconds, None if not measured.
 
-    A step holds JSON values, copied when it is made, so that later changes to the caller's objects do
-    not reach it. Raises TypeError or ValueError for a field of the wrong type or value.
+    A step copies its JSON values when it is made, so that later changes to the caller's objects do not
+    reach it. Raises TypeError or ValueError for a field of the wrong type or value.
     """
 
     index: int | None = None
@@ -139,8 +138,8 @@ class Step(Value, frozen=True, gc=False):
         force_setattr(self, "tool_output", plain(self.tool_output))
 
     def recorded(self, index: int, time: float) -> Step:
-        """Return the step as recorded in an attempt, with this index and, unless it has one, this time."""
-        placed = copy.copy(self)  # skips the checks, which were made before
+        """Return a copy with this index, and with this time unless the step has one."""
+        placed = copy.copy(self)  # without repeating the checks
         force_setattr(placed, "index", index)
         if placed.timestamp is None:
             force_setattr(placed, "timestamp", time)
@@ -148,7 +147,7 @@ class Step(Value, frozen=True, gc=False):
 
 
 def step_of_json(*, tool_input: Any, tool_output: Any, **fields: Any) -> Step:
-    """Make a step of JSON values that nobody changes from now on: they are not copied."""
+    """Make a step without copying its JSON values, which nobody may change from now on."""
     step = Step(**fields)
     force_setattr(step, "tool_input", tool_input)
     force_setattr(step, "tool_output", tool_output)
@@ -181,12 +180,11 @@ def effect_of(field: str, value: object) -> Effect:
 class Trajectory(Sequence[Step]):
     """Read-only view of the steps of one attempt, oldest first, with the error that ended it.
 
-    Indexing gives a `Step`, slicing a `Trajectory`. error: what ended the attempt, None while it runs
-    or when no exception did. attempt: its number, from 1. task: as given to the run. tools: the tools
-    that exist, name to JSON Schema of the arguments, or to MCP's `inputSchema` and `outputSchema` (None
-    where unknown); empty if the tools are not known. constraints: what every output must satisfy.
-    run_id: of the attempt's run, None outside of one; classifiers use it to limit what they do once
-    per run.
+    Indexing gives a `Step`, slicing a `Trajectory`. error: the exception that ended the attempt, None
+    while it runs or without one. attempt: its number, from 1. task: as given to the run. tools: name to
+    JSON Schema of the arguments, or to MCP's `inputSchema` and `outputSchema` (None if unknown); empty if
+    the tools are not known. constraints: conditions on every output. run_id: None outside of a run;
+    classifiers use it for limits per run.
     """
 
     __slots__ = ("_steps", "attempt", "constraints", "error", "run_id", "task", "tools")
@@ -261,7 +259,7 @@ class Trajectory(Sequence[Step]):
         return f"<Trajectory attempt={self.attempt} steps={len(self._steps)}{end}>"
 
     def _repr_html_(self) -> str:
-        """Show its steps in a notebook."""
+        """Render the steps for a notebook."""
         title = f"attempt {self.attempt}, {len(self._steps)} steps"
         rows: list[tuple[str, object]] = [
             (f"step {index}", partial(_in_a_line, step)) for index, step in enumerate(self._steps)

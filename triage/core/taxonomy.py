@@ -1,9 +1,9 @@
-"""The vocabulary of a diagnosis: what went wrong, why, what to do, who must know.
+"""The vocabulary of a diagnosis: the failure, its cause, the route, and who must know.
 
-Three things that other systems all call "severity" are separate here: `FailureType` and `Cause` say
-what went wrong, `Severity` what may be done next, `Level` who must know. `Effect` says whether a tool
-may be called again, and `infer_effect` guesses it from a name. With `Category` and `Recovery`, failing
-code describes its own failure.
+Three meanings of "severity" in other systems are separate here: the kind of failure (`FailureType` and
+`Cause`), the route (`Severity`), and who must know (`Level`). `Effect` tells whether a tool may be called
+again, and `infer_effect` guesses it from a name. With `Category` and `Recovery`, failing code describes
+its own failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .patterns import Pattern
 
 
 class FailureType(StrEnum):
-    """What went wrong: ten kinds, each with its own recovery. Anything finer is a `Cause`."""
+    """The ten kinds of failure, each with its own recovery. Anything finer is a `Cause`."""
 
     WRONG_TOOL_CALLED = "wrong_tool_called"
     CONSTRAINT_IGNORED = "constraint_ignored"
@@ -31,11 +31,11 @@ class FailureType(StrEnum):
 
 
 class Severity(StrEnum):
-    """The route: what the run may do next.
+    """The route of the run after a failure.
 
-    RETRIABLE: the same call would succeed later. REPLANNING: the agent can succeed by doing something
-    else. RECLASSIFICATION: the cause is not known, or the agent has the wrong tools. CRITICAL: a
-    person must act; nothing is repeated. FATAL: the run cannot continue.
+    RETRIABLE: the same call would succeed later. REPLANNING: the agent can succeed in another way.
+    RECLASSIFICATION: the cause is not known, or the agent has the wrong tools. CRITICAL: a person must
+    act; nothing is repeated. FATAL: the run cannot continue.
     """
 
     RETRIABLE = "retriable"
@@ -55,7 +55,7 @@ class Level(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a tool does to the world, and so whether it may be called again.
+    """The effect of a tool on the world, which decides whether it may be called again.
 
     READ changes nothing. IDEMPOTENT may be repeated with the same arguments. ONCE must not happen
     twice. UNKNOWN was not declared and counts as unsafe to repeat.
@@ -77,7 +77,7 @@ UNSAFE = frozenset({Effect.ONCE, Effect.UNKNOWN})
 
 
 class Cause(StrEnum):
-    """A finer name of what went wrong. Fields take `Cause | str`, so applications can add their own."""
+    """A finer name of a failure. Fields take `Cause | str`, so applications can add their own."""
 
     # the other side
     RATE_LIMITED = "rate_limited"
@@ -134,14 +134,14 @@ class Cause(StrEnum):
 
 
 class Category(StrEnum):
-    """What kind of thing failed, as stated by the code that raised the error.
+    """The kind of thing that failed, as stated by the code that raised the error.
 
-    The order matters: where one error was raised from another, the later of their categories counts, so
-    that wrapping an error can only make it more serious.
+    In the order of seriousness: of an error and its cause, the later category counts, so that wrapping an
+    error can only make it more serious.
 
-    CODE: generated code is wrong. DATA: data is missing or wrong. INFRASTRUCTURE: something the work
-    depends on failed; the work itself may be right. WORKFLOW: the work cannot continue without a
-    person. CONFIGURATION: something is set up wrongly. SAFETY: it was refused.
+    CODE: generated code is wrong. DATA: data is missing or wrong. INFRASTRUCTURE: a dependency failed;
+    the work itself may be right. WORKFLOW: the work cannot continue without a person. CONFIGURATION: a
+    setting is wrong. SAFETY: the work was refused.
     """
 
     CODE = "code"
@@ -153,11 +153,11 @@ class Category(StrEnum):
 
 
 class Recovery(StrEnum):
-    """What would help, as stated by the code that raised the error.
+    """The remedy, as stated by the code that raised the error.
 
-    RETRY: the same again, later. REGENERATE: the same step, told what was wrong. REPLAN: another way to
-    the goal. RECLASSIFY: other tools or capabilities. ASK: a person. CONFIGURE: a person who changes a
-    setting. NEVER: nothing; the run ends, whatever a policy says.
+    RETRY: the same again, later. REGENERATE: the same step, with the error. REPLAN: another way to the
+    goal. RECLASSIFY: other tools or capabilities. ASK: a person. CONFIGURE: a person who changes a
+    setting. NEVER: none; the run ends, whatever the policy.
     """
 
     RETRY = "retry"
@@ -177,7 +177,7 @@ CATEGORY_RECOVERY: dict[Category, Recovery] = {
     Category.CONFIGURATION: Recovery.CONFIGURE,
     Category.SAFETY: Recovery.NEVER,
 }
-"""The recovery of a category where none is stated."""
+"""The default recovery of a category."""
 
 RECOVERY_SEVERITY: dict[Recovery, Severity] = {
     Recovery.RETRY: Severity.RETRIABLE,
@@ -188,7 +188,7 @@ RECOVERY_SEVERITY: dict[Recovery, Severity] = {
     Recovery.CONFIGURE: Severity.CRITICAL,
     Recovery.NEVER: Severity.FATAL,
 }
-"""The severity of a recovery where none is stated."""
+"""The default severity of a recovery."""
 
 DEFAULT_SEVERITY: dict[FailureType, Severity] = {
     FailureType.WRONG_TOOL_CALLED: Severity.REPLANNING,
@@ -202,7 +202,7 @@ DEFAULT_SEVERITY: dict[FailureType, Severity] = {
     FailureType.EXTERNAL_FAULT: Severity.RETRIABLE,
     FailureType.UNKNOWN: Severity.RECLASSIFICATION,
 }
-"""The severity of a failure type, unless its cause has one of its own."""
+"""The default severity of a failure type."""
 
 CAUSE_SEVERITY: dict[str, Severity] = {
     Cause.QUOTA_EXHAUSTED: Severity.CRITICAL,
@@ -221,7 +221,7 @@ CAUSE_SEVERITY: dict[str, Severity] = {
     Cause.CANCELLED: Severity.FATAL,
     Cause.OUT_OF_MEMORY: Severity.FATAL,
 }
-"""The severity of a cause where it differs from that of its failure type."""
+"""The default severity of a cause, if it differs from that of the failure type."""
 
 DEFAULT_LEVEL: dict[Severity, Level] = {
     Severity.RETRIABLE: Level.LOW,
@@ -230,7 +230,7 @@ DEFAULT_LEVEL: dict[Severity, Level] = {
     Severity.CRITICAL: Level.HIGH,
     Severity.FATAL: Level.CRITICAL,
 }
-"""The level of a severity when a diagnosis names none."""
+"""The default level of a severity."""
 
 
 def severity_of(failure_type: FailureType, cause: Cause | str | None) -> Severity:
@@ -248,7 +248,7 @@ def _listed_words(text: str) -> frozenset[str]:
 
 
 READ_VERBS = _listed_words("describe fetch find get lookup read search view")
-"""A tool whose name begins with one of these may be a read; so may `list` followed by a plural."""
+"""First words of reads; `list` is one, too, before a plural."""
 
 LOOKING_VERBS = _listed_words(
     """
@@ -256,7 +256,7 @@ LOOKING_VERBS = _listed_words(
     verify
     """
 )
-"""What follows one of these is its object, also where the word could be a verb: `check_stock`."""
+"""Words followed by their object, also if that word could be a verb: `check_stock`."""
 
 JOINING_WORDS = _listed_words(
     """
@@ -264,7 +264,7 @@ JOINING_WORDS = _listed_words(
     over plus then through to unless until up when while
     """
 )
-"""Words after which a name does something more, or to something. No read has one."""
+"""Words that join a second action or its object. No read has one."""
 
 CHANGING_VERBS = _listed_words(
     """
@@ -311,7 +311,7 @@ CHANGING_VERBS = _listed_words(
     withdraw withhold write yank zap zip
     """
 )
-"""Verbs of change: a name with one of these words, anywhere, is not a read."""
+"""Verbs of change. No read has one, anywhere in its name."""
 
 CHANGING_NOUNS = _listed_words(
     """
@@ -330,8 +330,8 @@ TAKING_WORDS = _listed_words(
     voucher
     """
 )
-"""Things that getting them uses up or creates: no read has one. `token`, `ticket` and a few others count
-only as the last word, because in `get_token_price` it is the price that is looked up."""
+"""Things that are used up or created by getting them. No read has one. `token`, `ticket` and a few others
+count only as the last word: `get_token_price` reads a price."""
 
 _ONLY_LAST = frozenset({"license", "link", "signature", "ticket", "token", "funds"})
 _PREPOSITIONS = frozenset({"at", "by", "from", "of", "per", "since", "under", "with", "within"})
@@ -348,11 +348,11 @@ _NUMBER_FOR_WORD = Pattern(r"(?<=[a-z])[24](?=[a-z])", re.IGNORECASE)
 
 
 def infer_effect(name: str) -> Effect:
-    """Infer from its name alone what a tool does to the world: READ, or else UNKNOWN.
+    """Infer the effect of a tool from its name alone: READ, or else UNKNOWN.
 
     Names may be in snake_case, camelCase, kebab-case or capitals, with a namespace before them
     (`mcp__github__search_issues`, `github.search_issues`). A read begins with one of `READ_VERBS` or
-    with `list` and a plural, or ends with `search`; and it has no word of `JOINING_WORDS`,
+    with `list` and a plural, or ends with `search`, and has no word of `JOINING_WORDS`,
     `CHANGING_VERBS`, `CHANGING_NOUNS` or `TAKING_WORDS`. In doubt the effect is UNKNOWN, which is as
     strict as ONCE.
     """
@@ -374,7 +374,7 @@ def infer_effect(name: str) -> Effect:
             or (word in TAKING_WORDS and (word not in _ONLY_LAST or at == len(own) - 1))
         ):
             return Effect.UNKNOWN
-    # "get archived", "get tickets bought": asks for something to be done.
+    # "get archived", "get tickets bought": a request for a change.
     if own[0] == "get" and len(own) > 1 and (own[-1].endswith("ed") or own[-1] in _DONE):
         return Effect.UNKNOWN
     return Effect.READ
@@ -382,9 +382,9 @@ def infer_effect(name: str) -> Effect:
 
 @lru_cache(maxsize=1_024)
 def names_a_change(name: str) -> bool:
-    """Whether a tool's name says that it changes something: `send_reminder`, `mcp__crm__update`.
+    """Whether a tool's name names a change (`send_reminder`, `mcp__crm__update`).
 
-    One that says that something is read or looked at does not (`claimGet`, `read_return`, `check_order`).
+    A name of a read or a check is none (`claimGet`, `read_return`, `check_order`).
     """
     parts = _parts(name[:_LONGEST_NAME])
     if not parts or not READ_VERBS.isdisjoint(parts[-1]):
@@ -398,7 +398,7 @@ _COMPOUND = Pattern(r"^look up\b|\b(?:pull|merge) requests?\b")
 
 
 def _parts(name: str) -> list[list[str]]:
-    """The words of a name's namespaces, and last those of its own."""
+    """Return the words of a name, by namespace, its own words last."""
     return [words for part in _NAMESPACE.split(name) if (words := _words(part))]
 
 
@@ -418,7 +418,7 @@ def _begins_as_read(words: list[str]) -> bool:
 
 
 def _listed(words: list[str]) -> str:
-    """Return what is listed: the last word before `by`, `with` and the like; empty without one."""
+    """Return the listed noun: the last word before `by`, `with` and the like; empty without one."""
     end = next((at for at, word in enumerate(words) if word in _PREPOSITIONS), len(words))
     return words[end - 1] if end else ""
 

@@ -1,4 +1,4 @@
-"""Tell people why a program waits: the log once for each kind of wait, a terminal each time."""
+"""Tell people why a program waits: in the log once for each kind of wait, in a terminal each time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .observers import logger
 from .quoting import one_line
 
 LONG_WAIT_S = 2.0
-"""Seconds that a program may wait without a word."""
+"""Seconds that a program may wait without a message."""
 _LONGEST_LINE = 400
 
 
 class Waits:
-    """What has been said of the waits of one run, gate or store. Safe to use from any thread."""
+    """The messages about waits of one run, gate or store. Safe to use from any thread."""
 
     __slots__ = ("_said",)
 
@@ -29,9 +29,9 @@ class Waits:
     ) -> None:
         """Log a wait above 2 s, unless one of this kind was logged, and show it in a terminal.
 
-        seconds: of the wait, which begins now; None for one that has lasted 2 s and has no known end.
-        why: the reason, with texts from outside quoted. most: the longest it can take. remedy: how to
-        change that.
+        seconds: the length of the wait, which begins now; None for a wait that has lasted 2 s and has no
+        known end. why: the reason, with texts from outside quoted. most: a sentence on the maximum.
+        remedy: how to change that.
         """
         if seconds is not None and seconds <= LONG_WAIT_S:
             return
@@ -41,14 +41,14 @@ class Waits:
         self._said |= {kind}
         if new:
             logger.warning("%s", text)
-        # Without a handler, logging itself prints the record on standard error.
+        # Without a handler, logging itself prints a new record on standard error.
         if logger.isEnabledFor(logging.WARNING) and not (new and not logger.hasHandlers()):
-            with suppress(Exception):  # a terminal may be gone, and its encoding may be odd
+            with suppress(Exception):  # the terminal may be gone, or unable to encode the text
                 _show(one_line(text, _LONGEST_LINE))
 
 
 def _show(line: str) -> None:
-    """Print one line where standard error is a terminal."""
+    """Print a line if standard error is a terminal."""
     stream = sys.stderr
     if stream is None or not stream.isatty():
         return
@@ -62,7 +62,7 @@ def _show(line: str) -> None:
 
 
 def after_a_while(say: Callable[[], None]) -> Timer:
-    """Start a timer that calls `say` in a thread once a wait has lasted 2 s; cancel it when that ends."""
+    """Start a timer that calls `say` in a thread after 2 s; cancel it when the wait ends."""
     timer = Timer(LONG_WAIT_S, say)
     timer.daemon = True
     timer.start()

@@ -1,9 +1,9 @@
-"""Write events as JSON and read them back: the form in stores and golden files, and for other programs.
+"""Write events as JSON and read them back, for stores, golden files and other programs.
 
 An event is an object with `"event"`, the name of its type, and its fields by name. A field that has its
-default is left out; fields in seconds end in `_s`; `"v"` is always there. A reader ignores fields it
-does not know and refuses a version newer than its own. What is secret is hidden, with the original beside
-it in encrypted form where there is a key (`Keyring`).
+default is left out; fields in seconds end in `_s`; `"v"` is always present. A reader ignores unknown
+fields and refuses a version newer than its own. Secrets are hidden; with a key (`Keyring`), the encrypted
+original is kept beside the event.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def _decoder() -> msgspec.json.Decoder[Event]:
 
 @cache
 def _newest(cls: type[Event]) -> int:
-    """Return the newest version of an event type that this release reads, which it also writes."""
+    """Return the newest version of an event type that this release reads; it writes the same."""
     (field,) = (field for field in _fields(cls) if field.name == "v")
     return int(field.default_factory())
 
 
 @lru_cache(maxsize=256)
 def _fields(cls: type[msgspec.Struct]) -> tuple[FieldInfo, ...]:
-    """Return the fields of a struct, for which msgspec evaluates all annotations anew each time."""
+    """Return the fields of a struct, cached since msgspec evaluates all annotations each time."""
     return msgspec.structs.fields(cls)
 
 
@@ -69,13 +69,13 @@ def _fields(cls: type[msgspec.Struct]) -> tuple[FieldInfo, ...]:
 
 
 def dump(event: Event) -> dict[str, Any]:
-    """Return an event as a JSON object. Never fails: what has no JSON form is marked as by `plain`."""
+    """Return an event as a JSON object. Never fails: `plain` marks values without a JSON form."""
     data: dict[str, Any] = to_json(event)
     return data
 
 
 def dumps(event: Event) -> str:
-    """Return what `dump` gives as one line of JSON, in ASCII, without a line break."""
+    """Return the object of `dump` as one line of JSON, in ASCII, without a line break."""
     # A step holds JSON values already; other events may hold anything.
     value = event if isinstance(event, StepRecorded) else dump(event)
     try:
@@ -88,7 +88,7 @@ def dumps(event: Event) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Return a struct, enum or tuple as JSON values; fields that have their defaults are left out."""
+    """Return a struct, enum or tuple as JSON values, without fields that have their defaults."""
     kind = type(value)
     if issubclass(kind, Enum):
         return value.value
@@ -111,11 +111,11 @@ def to_json(value: Any) -> Any:
 
 
 def loads(line: str) -> Event:
-    """Read an event from one line of JSON. Raises StoreError naming what is wrong with it."""
+    """Read an event from one line of JSON. Raises StoreError naming the error."""
     try:
         event = _decoder().decode(line)
     except (ValueError, OverflowError, RecursionError):
-        # It may be from a newer release, or hold what only Python's reader accepts: a lone surrogate.
+        # The line may be a newer release's, or hold a lone surrogate, which only Python's reader accepts.
         event = None
     if event is not None and 1 <= event.v <= _newest(type(event)):
         return event
@@ -127,7 +127,7 @@ def loads(line: str) -> Event:
 
 
 def load(data: Mapping[str, Any]) -> Event:
-    """Read an event from a JSON object. Raises StoreError naming what is wrong with it."""
+    """Read an event from a JSON object. Raises StoreError naming the error."""
     if not isinstance(data, Mapping):
         raise StoreError(f"an event must be a JSON object, not {type(data).__name__}")
     name = data.get("event")
@@ -168,7 +168,7 @@ _NAMES = {"object": "dict", "array": "list", "null": "NoneType"}
 
 
 def _explained(said: str, data: dict[str, Any], where: str) -> str:
-    """Rephrase what msgspec says about a wrong value, with its place as a field name."""
+    """Rephrase msgspec's message about a wrong value, with the place as a field name."""
     at = _AT.fullmatch(said)
     assert at is not None
     problem, path = at["problem"], at["path"] or ""
@@ -198,7 +198,7 @@ _ENUMS = {
 }
 
 
-# Keeping what redaction removes from an event, encrypted: `Keyring`.
+# Keeping the original of a redacted event, encrypted: `Keyring`.
 
 
 E = TypeVar("E", bound=Recorded)
@@ -215,8 +215,8 @@ _REMEDY = 'make one with python -c "import secrets; print(secrets.token_hex(32))
 class Keyring:
     """The keys of sealed events, newest first: the first one seals, all of them open.
 
-    A sealed event is a redacted one that carries its original, encrypted with AES-256-GCM. The run's id
-    and the event's position and type are authenticated too, so it opens only in its own place.
+    A sealed event is redacted and carries its original, encrypted with AES-256-GCM. The run's id and the
+    event's position and type are authenticated too, so the original opens only in its own place.
 
     Needs the extra `encryption`. Raises UsageError for an invalid key.
     """
@@ -279,7 +279,7 @@ class Keyring:
 
 
 def missing_key(event: Recorded) -> StoreKeyMissing:
-    """Make the error for an event sealed with a key that was not given."""
+    """Make the error for an event whose key is missing."""
     key_id = event.sealed.partition(".")[0]
     return StoreKeyMissing(
         f"run {event.run_id} holds values that are encrypted with key {key_id}, which is not given; add "
@@ -315,16 +315,16 @@ _AS_THEY_ARE = frozenset({
     "type_name", "module", "mro", "phase", "relation", "failure_type", "severity", "level", "usage",
     "rule", "candidates", "run", "sealed", "origin", "policy",
 })  # fmt: skip
-"""Fields the journal is read by: ids, digests, fixed words and names in code, never user data."""
+"""Fields that the journal is read by: ids, digests, fixed words and names in code, never user data."""
 
 
 def redacted(event: Event, redactor: Redactor, keys: Keyring | None = None) -> Event:
-    """Replace the secrets in an event's user data; return the same object where there are none.
+    """Replace the secrets in an event's user data; return the same object if there are none.
 
-    keys: seal the original into a changed event; None drops it.
+    keys: seal the original into a changed event; None drops the original.
 
-    No reader may take what is left for the original: a changed result is not `exact`, and a changed
-    argument or task is named in `unstored`.
+    No reader may take the rest for the original: a changed result is not `exact`, and a changed argument
+    or task is named in `unstored`.
     """
     changed = _changed(event, redactor)
     if not changed:
@@ -343,7 +343,7 @@ def redacted(event: Event, redactor: Redactor, keys: Keyring | None = None) -> E
 
 
 def unsealed(events: Iterable[Event], keys: Keyring | None) -> list[Event]:
-    """Restore events as they were recorded. Raises StoreKeyMissing where the key of one is missing."""
+    """Restore events as they were recorded. Raises StoreKeyMissing for an event without its key."""
     opened: list[Event] = []
     for event in events:
         if event.sealed:
@@ -355,7 +355,7 @@ def unsealed(events: Iterable[Event], keys: Keyring | None) -> list[Event]:
 
 
 def _unstored(event: RunStarted, changed: dict[str, Any]) -> dict[str, Any]:
-    """Name the arguments that held secrets as unstored: continuing the run needs them again."""
+    """Add arguments that held secrets to `unstored`, since resuming the run needs them again."""
     names = list(event.unstored)
     if "task" in changed:
         names.insert(0, "task")
@@ -368,8 +368,8 @@ def _unstored(event: RunStarted, changed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _changed(record: msgspec.Struct, redactor: Redactor) -> dict[str, Any]:
-    """Return the fields of an event, or of a value in one, that held secrets, now redacted."""
-    # In `RunStarted`, `code` is an agent's fingerprint; in an error it is what a provider answered.
+    """Return the redacted fields of an event, or of a value in an event, that held secrets."""
+    # `code` is an agent's fingerprint in `RunStarted`, and a provider's answer in an error.
     kept = {*_AS_THEY_ARE, "code"} if isinstance(record, RunStarted) else _AS_THEY_ARE
     changed: dict[str, Any] = {}
     for name in record.__struct_fields__:
