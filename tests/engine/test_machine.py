@@ -68,6 +68,8 @@ def board(kind: str, backend: Any) -> Iterator[Callable[[History], None]]:
         yield play
 
 
+# A sync tool blocks the event loop until its call is stored, as its documentation says.
+@pytest.mark.usefixtures("theirs_may_block")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("kind", "backend"), SHARES)
 def test_no_history_pays_twice_or_loses_anything(

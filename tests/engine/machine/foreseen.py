@@ -8,34 +8,42 @@ from dataclasses import dataclass, field
 from .histories import Ask, Fail, History, Inside, Node, Pay, Read, Together
 
 
-def foreseen(history: History) -> Counter[str] | None:
-    """Count the reads and model calls of a run that no process dies of; None where order is chance."""
+def foreseen(history: History) -> tuple[str, Counter[str]] | None:
+    """Tell the status a run ends with, and count what it asks the world for.
+
+    None where that depends on chance, on who dies and on what is answered.
+    """
     chance = any(isinstance(step, Together | Inside) for step in history.steps)
     if chance or history.death or history.rules or history.one_tool:
         return None
-    if any(isinstance(step, Pay) and step.varies for step in history.steps):
+    if any(pay.varies or pay.guard == "insist" for pay in history.pays):
         return None
-    return _Run(
-        [step for step in history.steps if isinstance(step, Pay | Read | Ask | Fail)]
-    ).counts()
+    run = _Run(
+        history.on_in_doubt,
+        [step for step in history.steps if isinstance(step, Pay | Read | Ask | Fail)],
+    )
+    return run.end(), run.made
 
 
 @dataclass
 class _Run:
     """A run in its model. known: places of the calls whose results are reused."""
 
+    on_in_doubt: str
     steps: list[Node]
     made: Counter[str] = field(default_factory=Counter)
     known: list[int] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
     approved: set[int] = field(default_factory=set)
     returned: str = ""
+    ended: str = ""
 
-    def counts(self) -> Counter[str]:
-        """Play attempt after attempt."""
-        while not self._attempt():
-            pass
-        return self.made
+    def end(self) -> str:
+        """Play attempt after attempt; how the run ends."""
+        while not self.ended:
+            if self._attempt():
+                self.ended = "done"
+        return self.ended
 
     def _attempt(self) -> bool:
         """Whether the attempt comes to its end. Else what it reuses is left in `known`."""
@@ -89,6 +97,8 @@ class _Run:
             self.made[f"tried {pay.name}"] += 1
             return True
         unsure = pay.outcome != "refused" and pay.is_unsafe and not pay.keyed
+        if unsure and self.on_in_doubt == "fail":
+            self.ended = "escalated"
         if unsure and pay.outcome == "unanswered":
             met.append(place)
         if not unsure:
@@ -116,7 +126,16 @@ class _Run:
 
     def _failed(self, fail: Fail, met: list[int]) -> None:
         """The agent itself failed."""
+        if fail.kind == "fatal":
+            self.ended = "fatal"
+            return
         match fail.action:
+            case "abort":
+                self.ended = "aborted"
+            case "escalate" | "compensate":
+                self.ended = "escalated"
+            case "start over" if not self._can_be_undone(met):
+                self.ended = "escalated"
             case "replan":
                 self._start(met)
                 self.returned = ""
@@ -128,6 +147,13 @@ class _Run:
                 self.returned = ""
             case _:
                 self._return(fail, met)
+
+    def _can_be_undone(self, met: list[int]) -> bool:
+        undone = [step for place in met if isinstance(step := self.steps[place], Pay)]
+        return all(
+            pay.undo in ("works", "once") or (pay.undo is None and not pay.is_unsafe)
+            for pay in undone
+        )
 
     def _return(self, fail: Fail, met: list[int]) -> None:
         kind = "unknown" if fail.kind == "unknown" else "external"

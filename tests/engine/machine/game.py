@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from triage.core.errors import (
     StaleWriter,
     TriageFatalError,
 )
-from triage.core.events import RunSuspended, StepRecorded
+from triage.core.events import AttemptFailed, AttemptStarted, Event, RunSuspended, StepRecorded
 from triage.core.state import fold
 from triage.stores import Store
 
@@ -86,6 +86,16 @@ def nothing() -> None:
     """Note nothing."""
 
 
+def check_attempts(events: Sequence[Event]) -> None:
+    """An attempt has the next number if the one before it has failed, and its own if it was cut off."""
+    failed = 0
+    for event in events:
+        if isinstance(event, AttemptStarted) and event.attempt != failed + 1:
+            raise Broken(f"attempt {event.attempt} begins after {failed} have failed")
+        if isinstance(event, AttemptFailed):
+            failed = event.attempt
+
+
 def _resumes(token: str, answer: Any, agent: Any) -> Callable[[], Awaitable[Any]]:
     return partial(agent.resume, token, answer)
 
@@ -111,7 +121,6 @@ class Game:
         self.old: list[str] = []
         self.deaths = 0
         self.lies: Counter[str] = Counter()
-        self.told: set[str] = set()
         self.last: Ended | None = None
         self.gave_up = False
 
@@ -169,8 +178,11 @@ class Game:
         process = Process(self.world, death)
         player = Player(self.history, process, self.store)
         ended = Ended("dead")
-        with anyio.fail_after(HANGS_S), process.scope:
-            ended = await self._ended(process, going(player.agent))
+        async with anyio.create_task_group() as group:
+            group.start_soon(process.disk)
+            with anyio.fail_after(HANGS_S), process.scope:
+                ended = await self._ended(process, going(player.agent))
+            group.cancel_scope.cancel()
         if process.died_at:
             self.deaths += 1
         return ended
@@ -233,7 +245,7 @@ class Game:
         )
         leased = info.lease_until is not None and info.lease_until > await self.store.now()
         if ended.kind == "dead":
-            await self._check_claims(info.claims, rule.death)
+            await self._check_given_back(info.claims, rule.death)
             return
         if info.status in ENDS:
             self._is(ended, "refused" if info.status == "cancelled" else info.status)
@@ -245,12 +257,15 @@ class Game:
         elif ended.kind in ("busy", "refused"):
             raise Broken(f"a recovery was refused: {ended}")
 
-    async def _check_claims(self, before: int, death: Death | None) -> None:
-        """Who gives the run back has not died of it."""
+    async def _check_given_back(self, before: int, death: Death | None) -> None:
+        """Who gives the run back has not died of it, and holds it no longer."""
         info = await self.store.info(self.run_id)
         assert info is not None
-        if death is not None and death.clean and info.status == "running" and info.claims > before:
-            raise Broken(f"{info.claims} claims, {before} before the run was given back")
+        if death is not None and death.clean and info.status == "running":
+            if info.claims > before:
+                raise Broken(f"{info.claims} claims, {before} before the run was given back")
+            if info.lease_until is not None:
+                raise Broken("the run was not given back")
 
     def _is(self, ended: Ended, kind: str) -> None:
         if ended.kind != kind:
@@ -399,9 +414,9 @@ class Game:
             self._check_doubt(self._pay(names[0]))
             return await self._truth(names[0], text, lie=lie)
         if "may it run again" in text:
-            same = names == [names[0]] * 2
-            if same:
-                return Reply(triage.reject("that was paid"), partial(self._refuse, names[0]))
+            name = names[-1]
+            if len(self.world.standing(name)) >= self.most(name):
+                return Reply(triage.reject("that was paid"), partial(self._refuse, name))
             return Reply(triage.approve())
         return self._approval(self._pay(names[-1]), text)
 
@@ -425,7 +440,7 @@ class Game:
         self.gave_up = True
 
     def _check_doubt(self, pay: Pay) -> None:
-        if not pay.is_unsafe or (pay.keyed and not self.deaths):
+        if not pay.is_unsafe or (pay.keyed and not self.deaths and not self._beside()):
             raise Broken(f"asked whether {pay} has happened")
         if not self.deaths and pay.outcome in ("paid", "refused") and not self._beside():
             raise Broken(f"asked whether {pay} has happened, which is known")
@@ -436,16 +451,18 @@ class Game:
 
     async def _truth(self, name: str, text: str, *, lie: bool) -> Reply:
         """Whether a payment in doubt has happened: money moved that no recorded call accounts for."""
-        known = {receipt for results in await self._results() for receipt in results} | self.told
+        known = {receipt for results in await self._results() for receipt in results}
         left = [receipt for receipt in self.world.standing(name) if receipt not in known]
         if self._pay(name).varies:
             amount = re.search(r'"amount": (\d+)', text)
             left = [one for one in left if amount is None or one.endswith(f"for {amount[1]}")]
         if not left:
             return Reply(triage.rerun(), wrong=triage.approve())
+        if self.world.noted[f"known {left[0]}"]:
+            raise Broken(f"lost: the agent had {left[0]}")
         if lie:
             return Reply(triage.rerun(), partial(self.lies.update, [name]), triage.approve())
-        return Reply(triage.happened(left[0]), partial(self.told.add, left[0]), triage.approve())
+        return Reply(triage.happened(left[0]), wrong=triage.approve())
 
     def _pay(self, name: str) -> Pay:
         return next(pay for pay in self.history.pays if pay.name == name)
@@ -474,9 +491,10 @@ class Game:
         pay = self._pay(name)
         if pay.guard in ("reject", "insist"):
             return 0
+        meant = sum(one.name == name for one in self.history.pays)
         # After a Resume a payment in other words is other work.
-        more = self.world.noted["action resume"] if pay.varies else 0
-        return sum(one.name == name for one in self.history.pays) + self.lies[name] + more
+        again = self.world.noted["action resume"] if pay.varies else 0
+        return meant * (1 + again) + self.lies[name]
 
     async def look(self) -> None:
         """What must hold at any time."""
@@ -485,7 +503,9 @@ class Game:
             for run_id in await self._runs():
                 inner = await self.store.info(run_id)
                 assert inner is not None
-                check_journal(await self.store.read(run_id), inner.epoch)
+                events = await self.store.read(run_id)
+                check_journal(events, inner.epoch)
+                check_attempts(events)
         for pay in self.history.pays:
             standing = len(self.world.standing(pay.name))
             if (pay.is_unsafe or pay.keyed) and standing > self.most(pay.name):
@@ -496,6 +516,7 @@ class Game:
 
     async def judge(self, status: str) -> None:
         """What must hold at the end."""
+        self._check_foreseen(status)
         if status == "done":
             assert self.last is not None
             ended = await self.work(lambda agent: partial(agent.recover, self.run_id))
@@ -509,22 +530,25 @@ class Game:
                 least = 0 if pay.guard in ("reject", "insist") or pay.varies else least
                 if len(self.world.standing(name)) < least:
                     raise Broken(f"lost: {pay} does not stand {least} times")
-            self._check_foreseen()
             return
         if not self.may_end(status):
             raise Broken(f"the run ended as {status}: {self.last}")
         if self.world.noted["action compensate"] and status == "escalated":
             self._check_compensated()
 
-    def _check_foreseen(self) -> None:
+    def _check_foreseen(self, status: str) -> None:
         """The world is reused, the judgement is not: see the point of return."""
-        counts = foreseen(self.history)
-        if counts is None or any(self.lies.values()):
+        told = foreseen(self.history)
+        if told is None or any(self.lies.values()):
             return
-        for line in {
-            line for line in counts | self.world.noted if line.startswith(("read", "asked"))
-        }:
-            if counts[line] != self.world.noted[line]:
+        end, counts = told
+        if end != status:
+            raise Broken(f"the run ended as {status}, not as {end}: {self.last}")
+        for line in counts | self.world.noted:
+            if (
+                line.startswith(("read", "asked", "tried"))
+                and counts[line] != self.world.noted[line]
+            ):
                 raise Broken(f"{line}: {self.world.noted[line]} times, not {counts[line]}")
 
     def _check_compensated(self) -> None:
@@ -572,8 +596,10 @@ class Game:
     def _cannot_go_back(self) -> bool:
         """Whether a rollback may have come to a payment that cannot be undone."""
         back = self.world.noted["action rollback"] or self.world.noted["action start over"]
+        inside = any(isinstance(step, Inside) for step in self.history.steps)
         return bool(back) and any(
-            pay.is_unsafe and (pay.undo in (None, "fails") or self.deaths or pay.outcome != "paid")
+            pay.is_unsafe
+            and (inside or pay.undo in (None, "fails") or self.deaths or pay.outcome != "paid")
             for pay in self.history.pays
         )
 

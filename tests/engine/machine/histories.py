@@ -201,7 +201,8 @@ class History(_Short):
 
     Whatever they leave is brought to its end by processes that do not die and answers that are true.
     one_tool: payments of one kind are made by one tool, else each by its own. on_in_doubt: as in
-    `Durability`. lag: turns that others get before a write.
+    `Durability`. lag: turns that others get before a write;
+    those not written yet are lost with their process.
     """
 
     body: Node
@@ -224,7 +225,9 @@ class History(_Short):
 
 PAUSES = st.sampled_from([0, 0, 1, 3])
 KINDS = ["external", "external", "unknown", "conflict", "fatal"]
-ACTIONS = ["retry"] * 4 + ["replan", "rollback", "start over", "resume", "suspend"]
+OUTCOMES = ["refused", "unsent", "unanswered"]
+GUARDS = ["approve", "reject", "edit", "insist"]
+ACTIONS = ["retry", "retry", "replan", "rollback", "start over", "resume", "suspend"]
 ENDS = ["escalate", "compensate", "abort"]
 LEAVES = ["p"] * 5 + ["r", "m", "f", "f", "n"]
 BRANCHES = ["sequence"] * 5 + ["together"] * 3 + ["inside"] * 2
@@ -236,50 +239,72 @@ def one_in(count: int) -> st.SearchStrategy[bool]:
 
 
 def _sound(pay: Pay) -> Pay:
-    """A payment whose options go together: only unsafe calls are guarded, and a key means equal amounts."""
-    pay = pay if pay.is_unsafe else replace(pay, guard=None)
+    """A payment whose options go together: only unsafe calls are guarded or undone,
+    and a key means equal amounts."""
+    pay = pay if pay.is_unsafe else replace(pay, guard=None, undo=None)
     return replace(pay, varies=False) if pay.keyed else pay
 
 
-pays = st.builds(
-    Pay,
-    st.just("p"),
-    st.sampled_from(["once"] * 3 + ["unknown", "idempotent"]),
-    st.sampled_from(["paid"] * 4 + ["refused", "unsent", "unanswered"]),
-    st.sampled_from([None] * 6 + ["approve", "reject", "edit", "insist"]),
-    st.sampled_from([None] * 3 + ["works", "works", "fails", "once"]),
-    one_in(5),
-    one_in(8),
-    one_in(5),
-    st.sampled_from([0, 0, 0, 1]),
-    PAUSES,
-).map(_sound)
-LEAF: dict[str, st.SearchStrategy[Node]] = {
-    "p": pays,
-    "r": st.builds(Read, st.just("r"), st.sampled_from([0, 0, 0, 1, 2]), PAUSES),
-    "m": st.builds(Ask, st.just("m"), PAUSES),
-    "n": st.just(Note("n")),
-    "f": st.builds(
-        Fail,
-        st.just("f"),
-        st.sampled_from(KINDS),
-        st.sampled_from(ACTIONS + ENDS),
-        st.sampled_from([1, 1, 2]),
-    ),
-}
-
-
 class _Drawn:
-    """Draws the steps of one program, with a name of its own for each, or the same step again."""
+    """Draws the steps of one program, with a name of its own for each, or the same step again.
 
-    def __init__(self, draw: Any) -> None:
+    A program has few of all the features there are, so that those it has meet each other often.
+    """
+
+    def __init__(self, draw: Any, *, calm: bool) -> None:
         self._draw = draw
+        self._calm = calm
         self._count = itertools.count(1)
         self._again: list[Node] = []
+        some = st.sampled_from
+        self._leaves = draw(
+            some([LEAVES, LEAVES, ["p", "f"], ["p", "m", "f"], ["r", "m", "p", "f"]])
+        )
+        fails = st.builds(
+            Fail,
+            st.just("f"),
+            some(draw(some([["external"], ["unknown"], ["conflict"], KINDS]))),
+            some(draw(some([ACTIONS, ACTIONS + ENDS, *([each] for each in ACTIONS), ENDS]))),
+            some([1, 1, 2]),
+        )
+        pays = st.builds(
+            Pay,
+            st.just("p"),
+            some(draw(some([["once"], ["once", "unknown"], ["once", "unknown", "idempotent"]]))),
+            some(draw(some([["paid"], ["paid", "unanswered"], ["paid", *OUTCOMES]]))),
+            some(draw(some([[None], [None], [None], ["approve"], [None, *GUARDS]]))),
+            some(
+                draw(
+                    some([[None], ["works"], ["works"], ["once"], [None, "works", "fails", "once"]])
+                )
+            ),
+            some(draw(some([[False], [False], [True], [False, True]]))),
+            some(draw(some([[False], [False], [False, True]]))),
+            some(draw(some([[False], [False], [False, True]]))),
+            some(draw(some([[0], [0], [1]]))),
+            PAUSES,
+        ).map(_sound)
+        reads = st.builds(Read, st.just("r"), some([0, 0, 0, 1, 2]), PAUSES)
+        asks = st.builds(Ask, st.just("m"), PAUSES)
+        self._leaf_of: dict[str, st.SearchStrategy[Any]] = {
+            "p": pays,
+            "r": reads,
+            "m": asks,
+            "n": st.just(Note("n")),
+            "f": fails,
+        }
+
+    def program(self) -> Node:
+        """The whole of it. calm: one branch."""
+        if self._calm:
+            before, after = (self._draw(st.integers(low, 3)) for low in (1, 0))
+            leaves = [self.node(0) for _ in range(before)]
+            return InTurn((*leaves, self._leaf("f"), *(self.node(0) for _ in range(after))))
+        return self.node(self._draw(st.sampled_from([1, 1, 2, 2, 3])))
 
     def node(self, depth: int) -> Node:
         """A step, of at most so many layers."""
-        kinds = BRANCHES if depth > 1 else LEAVES + (BRANCHES if depth else [])
+        kinds = BRANCHES if depth > 1 else self._leaves + (BRANCHES if depth else [])
         match self._draw(st.sampled_from(kinds)):
             case "sequence":
                 return InTurn(self._parts(depth))
@@ -297,7 +322,9 @@ class _Drawn:
         if letter in "prm" and self._again and self._draw(one_in(4)):
             again: Node = self._draw(st.sampled_from(self._again))
             return again
-        drawn: Node = replace(self._draw(LEAF[letter]), name=f"{letter}{next(self._count)}")
+        drawn: Node = replace(
+            self._draw(self._leaf_of[letter]), name=f"{letter}{next(self._count)}"
+        )
         if letter in "prm":
             self._again.append(drawn)
         return drawn
@@ -322,12 +349,15 @@ rules = st.one_of(
 @st.composite
 def histories(draw: Any) -> History:
     """Draw a history."""
-    body = _Drawn(draw).node(draw(st.sampled_from([1, 1, 2, 2, 3])))
+    calm = draw(st.booleans())
+    body = _Drawn(draw, calm=calm).program()
+    if calm and draw(st.booleans()):
+        return History(body)
     return History(
         body,
         draw(deaths),
         tuple(draw(st.lists(rules, max_size=5))),
         draw(st.booleans()),
         draw(st.sampled_from(["ask", "ask", "ask", "fail"])),
-        draw(st.sampled_from([0, 0, 1])),
+        draw(st.sampled_from([0, 0, 1, 3])),
     )

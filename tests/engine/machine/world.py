@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -121,6 +121,8 @@ class Process:
         self.dead = False
         self.scope = anyio.CancelScope()
         self.died_at = ""
+        self._writes: deque[tuple[int, Callable[[], None]]] = deque()
+        self._queued = anyio.Event()
         self._death = death
         self._left = -1 if death is None else death.at
         self._thread = threading.get_ident()
@@ -143,6 +145,25 @@ class Process:
             else:
                 self.dead = True
         return self.dead
+
+    def queue(self, lag: int, write: Callable[[], None]) -> None:
+        """Have the disk do this after so many turns, in order; at once for one that needs none."""
+        if lag and threading.get_ident() == self._thread:
+            self._writes.append((lag, write))
+            self._queued.set()
+        else:
+            write()
+
+    async def disk(self) -> None:
+        """Write what is queued. What is queued when the process dies is lost."""
+        while True:
+            await self._queued.wait()
+            self._queued = anyio.Event()
+            while self._writes:
+                lag, write = self._writes.popleft()
+                for _ in range(lag):
+                    await anyio.lowlevel.checkpoint()
+                write()
 
 
 class Seen:
@@ -177,17 +198,17 @@ class Seen:
     def submit(
         self, run_id: str, events: Sequence[Any], *, done: Callable[[Any], None], **options: Any
     ) -> None:
-        shown = f"{run_id} {[type(event).__name__ for event in events]}"
-        if self._process.dies(f"before the write of {shown}"):
+        write = partial(self._write, run_id, events, done=done, **options)
+        self._process.queue(self._lag, write)
+
+    def _write(self, *args: Any, done: Callable[[Any], None], **options: Any) -> None:
+        if self._process.dies("before a write"):
             done(StaleWriter("the process is gone"))
-            return
-        if self._process.dies(f"after the write of {shown}"):
-            told = done
-
-            def done(_: Any) -> None:
-                told(StaleWriter("the process is gone"))
-
-        self._store.submit(run_id, events, done=done, **options)
+        elif self._process.dies("after a write"):
+            gone = StaleWriter("the process is gone")
+            self._store.submit(*args, done=lambda _: done(gone), **options)
+        else:
+            self._store.submit(*args, done=done, **options)
 
 
 class Player:
@@ -197,7 +218,9 @@ class Player:
         self._history = history
         self._process = process
         self._world = process.world
-        self._store: Any = Seen(store, process, history.lag)
+        # A sync tool holds up the event loop until its call is written down.
+        sync = any(pay.sync for pay in history.pays)
+        self._store: Any = Seen(store, process, 0 if sync else history.lag)
         # No two processes begin at the same time.
         self._time = VirtualTime(start=EPOCH + 1000 * self._world.note("process"))
         self._fails = {step.name: step for step in history.steps if isinstance(step, Fail)}
@@ -396,6 +419,10 @@ class Player:
         body = self._tools[self._tool_name(pay)]
         amount = WANTED + (min(run.attempt, 2) if pay.varies else 0)
         try:
-            return str(body(pay.name, amount) if pay.sync else await body(pay.name, amount))
+            receipt = str(body(pay.name, amount) if pay.sync else await body(pay.name, amount))
         except CallDenied:
             return REFUSED.format(pay.name)
+        if not self._process.dead:
+            self._world.note(f"known {receipt}")
+        self._process.instant("behind a call")
+        return receipt
