@@ -21,20 +21,7 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
-from triage.core.capture import hint, not_attempted
-from triage.core.json_values import plain
-from triage.core.messages import neutral, reading, wires
-from triage.core.messages.reading import listed, mapping
-from triage.core.taxonomy import Cause, FailureType
-from triage.engine.drivers import SYNC, step
-from triage.strategies.retry_layers import RetryLayer
-
-from . import base
-from .base import Seam
-from .calls import Form, canonical
 from .extras import missing
-from .runnables import clients_in, layers_in, tools_in
-from .unheard import Unheard
 
 try:
     import langchain_core  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
@@ -49,6 +36,20 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
+
+from triage.core.capture import hint, not_attempted
+from triage.core.json_values import plain
+from triage.core.messages import neutral, reading, wires
+from triage.core.messages.reading import listed, mapping
+from triage.core.taxonomy import Cause, FailureType
+from triage.engine.drivers import SYNC, step
+from triage.strategies.retry_layers import RetryLayer
+
+from . import base
+from .base import Seam
+from .calls import Form, canonical
+from .runnables import clients_in, layers_in, tools_in
+from .unheard import Unheard
 
 __all__ = ["LangChainAdapter"]
 

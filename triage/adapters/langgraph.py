@@ -15,6 +15,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from .extras import missing
+
+try:
+    import langgraph  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
+except ImportError as error:
+    raise missing("langgraph", error) from error
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.types import Command, GraphOutput, StateSnapshot
+
 from triage.core.errors import UsageError
 from triage.core.events import StepRecorded
 from triage.core.messages.neutral import Asked
@@ -27,17 +37,8 @@ from triage.engine.models import MODEL
 
 from .base import Seam, SoftFailure
 from .conversations import guidance_text, outcomes
-from .extras import missing
 from .interrupts import answer_for, ask, settled
 from .langchain import LangChainAdapter, Scope, entered, last_message
-
-try:
-    import langgraph  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
-except ImportError as error:
-    raise missing("langgraph", error) from error
-
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langgraph.types import Command, GraphOutput, StateSnapshot
 
 __all__ = ["LangGraphAdapter"]
 

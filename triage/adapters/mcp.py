@@ -23,19 +23,7 @@ from typing import Any, Self, TypeVar, cast, overload
 
 import anyio
 
-from triage.core.capture import hint, not_attempted
-from triage.core.errors import UsageError, misuse
-from triage.core.foreign import frames_of
-from triage.core.messages.reading import as_text, content_text, listed, mapping
-from triage.core.observers import logger
-from triage.core.steps import effect_of
-from triage.core.taxonomy import Cause, Effect, FailureType
-from triage.engine.calls import Run
-from triage.engine.run import current
-
-from .calls import Declared, Failed, Form, RecordedToolCall, make
 from .extras import missing
-from .tools import effect_of_hints
 
 try:
     import mcp  # noqa: F401 # pyright: ignore[reportUnusedImport] - the first of its imports
@@ -53,6 +41,19 @@ from mcp.types import (
     Tool,
     ToolAnnotations,
 )
+
+from triage.core.capture import hint, not_attempted
+from triage.core.errors import UsageError, misuse
+from triage.core.foreign import frames_of
+from triage.core.messages.reading import as_text, content_text, listed, mapping
+from triage.core.observers import logger
+from triage.core.steps import effect_of
+from triage.core.taxonomy import Cause, Effect, FailureType
+from triage.engine.calls import Run
+from triage.engine.run import current
+
+from .calls import Declared, Failed, Form, RecordedToolCall, make
+from .tools import effect_of_hints
 
 __all__ = ["Reopening", "effect_of_tool", "record"]
 

@@ -24,16 +24,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from triage.core.capture import hint
-from triage.core.json_values import plain
-from triage.core.messages.neutral import Answer, Asked
-from triage.core.messages.reading import arguments, as_text, mapping, usage_of
-from triage.core.taxonomy import Cause, FailureType
-from triage.strategies.retry_layers import RetryLayer
-
-from . import base
-from .asked_together import answers_to
-from .calls import Failed, Form, StreamLeft, key_of, within
 from .extras import missing
 
 try:
@@ -48,6 +38,17 @@ from pydantic_ai.messages import repair_messages
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers import infer_provider_class
+
+from triage.core.capture import hint
+from triage.core.json_values import plain
+from triage.core.messages.neutral import Answer, Asked
+from triage.core.messages.reading import arguments, as_text, mapping, usage_of
+from triage.core.taxonomy import Cause, FailureType
+from triage.strategies.retry_layers import RetryLayer
+
+from . import base
+from .asked_together import answers_to
+from .calls import Failed, Form, StreamLeft, key_of, within
 
 __all__ = ["PydanticAIAdapter"]
 

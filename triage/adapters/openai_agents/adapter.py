@@ -17,25 +17,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from triage.adapters.base import Adapter, NoSuchModel, Scopes, Seam, SoftFailure, replace_method
-from triage.adapters.calls import Form, within
-from triage.adapters.conversations import repaired
 from triage.adapters.extras import missing
-from triage.adapters.tools import refusal_of
-from triage.core.capture import hint, not_attempted
-from triage.core.errors import UsageError
-from triage.core.json_values import plain
-from triage.core.messages.neutral import ENDINGS, Asked
-from triage.core.messages.reading import arguments, as_text
-from triage.core.messages.responses import RESPONSES
-from triage.core.state import label_of
-from triage.core.taxonomy import UNSAFE, Category, Cause, Effect, FailureType
-from triage.engine.calls import Run
-from triage.engine.models import judging
-from triage.engine.tools import shown
-from triage.strategies.retry_layers import RetryLayer
-
-from .model import SeamModel
 
 try:
     import agents
@@ -52,6 +34,25 @@ from agents.models._openai_shared import get_default_openai_client
 from agents.run_internal import run_loop
 from agents.tool import resolve_function_tool_failure_error_function
 from pydantic import BaseModel
+
+from triage.adapters.base import Adapter, NoSuchModel, Scopes, Seam, SoftFailure, replace_method
+from triage.adapters.calls import Form, within
+from triage.adapters.conversations import repaired
+from triage.adapters.tools import refusal_of
+from triage.core.capture import hint, not_attempted
+from triage.core.errors import UsageError
+from triage.core.json_values import plain
+from triage.core.messages.neutral import ENDINGS, Asked
+from triage.core.messages.reading import arguments, as_text
+from triage.core.messages.responses import RESPONSES
+from triage.core.state import label_of
+from triage.core.taxonomy import UNSAFE, Category, Cause, Effect, FailureType
+from triage.engine.calls import Run
+from triage.engine.models import judging
+from triage.engine.tools import shown
+from triage.strategies.retry_layers import RetryLayer
+
+from .model import SeamModel
 
 
 class _Paused(Exception):

@@ -14,8 +14,14 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from triage.adapters.conversations import adapter_of
 from triage.adapters.extras import missing
+
+try:
+    from . import emitting
+except ImportError as error:
+    raise missing("otel", error) from error
+
+from triage.adapters.conversations import adapter_of
 from triage.core.constructors import check_constructor
 from triage.core.errors import check_count
 from triage.core.events import (
@@ -36,11 +42,6 @@ from . import names
 from .content import wants_content
 from .spans import LogData, Measure, SpanData, caller_of, span_of, trace_of
 from .tree import Trees, operation_of_call
-
-try:
-    from . import emitting
-except ImportError as error:
-    raise missing("otel", error) from error
 
 _log = child_logger("otel")
 _EVERY_S = 0.1
