@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import httpx
 
 from triage import Agent, Checks, FailurePolicy, Retry, TriageEscalationError
-from triage.core import Effect, Event, StepRecorded, infer_effect, names_a_change
-from triage.engine import SEEN
+from triage.core import Effect, Event, StepRecorded, infer_effect
+from triage.core.taxonomy import names_a_change
+from triage.engine.undeclared import SEEN
 from triage.testing import VirtualTime
 
 RECORDS = Path(__file__).resolve().parents[2] / "shared" / "trajectories" / "dev.jsonl.gz"

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import triage
 from triage import Step, Usage
 from triage.adapters import Adapter, Form, Seam
-from triage.core import Event, StepRecorded, capture
+from triage.core import Event, StepRecorded
+from triage.core.capture import capture
 from triage.core.messages.neutral import Answer, Asked
 from triage.strategies import Prices
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from hypothesis import strategies as st
 
 from triage import Severity
-from triage.core import AmbiguousInput, PolicyRefused, ReclassificationRequired
+from triage.core.faults import AmbiguousInput, PolicyRefused, ReclassificationRequired
 from triage.plan import Approval, PlanLimits, unsafe_effects
 from triage.strategies import Backoff, Preset
 

@@ -15,7 +15,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 import triage
 from triage import Step
-from triage.core import Event, StepRecorded, capture
+from triage.core import Event, StepRecorded
+from triage.core.capture import capture
 from triage.strategies import Prices
 from triage.testing.adapter_contract import Script, World, provider
 

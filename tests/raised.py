@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from triage.core import capture
+from triage.core.capture import capture
 
 
 class APIError(Exception):

@@ -14,7 +14,8 @@ import triage
 from triage import Agent, Retry, Step
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai
-from triage.core import Event, StepRecorded, capture
+from triage.core import Event, StepRecorded
+from triage.core.capture import capture
 from triage.strategies import Prices
 from triage.testing.adapter_contract import Rule, Script, World, loopback, provider, says
 

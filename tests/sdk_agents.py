@@ -14,7 +14,8 @@ from support import always
 
 import triage
 from triage import Agent, Retry, Step
-from triage.core import Event, StepRecorded, capture
+from triage.core import Event, StepRecorded
+from triage.core.capture import capture
 from triage.strategies import Prices
 from triage.testing.adapter_contract import World, provider
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from triage.core import (
-    NO_USAGE,
     Abort,
     Action,
     Attempt,
@@ -21,6 +20,7 @@ from triage.core import (
     Suspend,
     Trajectory,
 )
+from triage.core.steps import NO_USAGE
 from triage.strategies import Strategy
 
 TIMED_OUT = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.TIMEOUT, hint="Ask for less.")

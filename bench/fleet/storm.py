@@ -34,8 +34,9 @@ from triage.core import (
     StoreError,
     UsageError,
 )
-from triage.engine import question_at, waits_for
-from triage.stores import is_progress
+from triage.engine.answering import waits_for
+from triage.engine.questions import question_at
+from triage.stores.base import is_progress
 
 from .world import World
 

@@ -22,7 +22,8 @@ from triage import (
     rerun,
 )
 from triage.adapters import shrunk_chat
-from triage.core import ActionChosen, AttemptFailed, Reply, RunSuspended, WatchNoticed
+from triage.core import ActionChosen, AttemptFailed, RunSuspended, WatchNoticed
+from triage.core.actions import Reply
 from triage.core.messages.receipts import Shrink
 from triage.engine import GuardedCall
 from triage.stores import open_store

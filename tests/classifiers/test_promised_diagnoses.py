@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from tables import table
 
 from triage import Diagnosis, ErrorInfo, FailureType, RulesClassifier, Step, Trajectory, diagnose
-from triage.core import capture
+from triage.core.capture import capture
 
 UNKNOWN_ERROR = ErrorInfo("ValueError", mro=("builtins.ValueError",), message="something is off")
 SEARCH = Step(tool_called="search", tool_input={"q": "hotel"}, tool_output="none")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triage.classifiers import Rule, RulesClassifier
-from triage.core import Cause, FailureType, Step, capture
+from triage.core import Cause, FailureType, Step
+from triage.core.capture import capture
 
 
 def test_of_several_expressions_of_a_rule_the_one_that_fits_first_in_the_text_is_shown() -> None:

@@ -174,7 +174,7 @@ def test_an_answer_is_read_wherever_a_client_puts_it(
 
 
 def test_a_status_in_words_does_not_say_that_a_call_was_refused_before_it_began() -> None:
-    from triage.core import capture
+    from triage.core.capture import capture
 
     assert not capture(Exception({"code": 429, "message": "slow down"})).not_attempted
 

@@ -51,10 +51,9 @@ from triage.core import (
     RunSuspended,
     StepRecorded,
     UsageError,
-    child_logger,
     dumps,
-    logger,
 )
+from triage.core.observers import child_logger, logger
 from triage.stores import SQLiteStore
 
 __all__ = ["room_of_file"]
@@ -212,7 +211,7 @@ def _of_values(text: str) -> dict[str, str]:
         "a wrong limit": lambda: Limits(attempts=ForeignError(text)),  # type: ignore[arg-type]
         "a wrong name": lambda: FailurePolicy(**{text: Escalate()}),  # type: ignore[arg-type]
         "a wrong id": lambda: Agent(doubting).run_sync("t", run_id=text),
-        "an unstorable state": lambda: triage.core.exact({text: {1}}, "state"),
+        "an unstorable state": lambda: triage.core.json_values.exact({text: {1}}, "state"),
     }
     for name, make in wrong.items():
         try:

@@ -15,7 +15,8 @@ import pytest
 from raised import APIError, response
 from tables import table
 
-from triage.core import Cause, ErrorInfo, FailureType, Severity, capture, hint, not_attempted
+from triage.core import Cause, ErrorInfo, FailureType, Severity, hint, not_attempted
+from triage.core.capture import capture
 
 # --- class and message -----------------------------------------------------------------------
 

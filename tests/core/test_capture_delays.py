@@ -11,7 +11,7 @@ import pytest
 from raised import APIError, after, response
 from tables import table
 
-from triage.core import capture
+from triage.core.capture import capture
 
 
 def test_a_delay_is_read_from_headers() -> None:

@@ -16,7 +16,8 @@ from raised import APIError, response
 from tables import table
 
 from triage import Abort, Agent, FailurePolicy, TriageAbortError
-from triage.core import capture, hint
+from triage.core import hint
+from triage.core.capture import capture
 
 
 class Hostile(Exception):

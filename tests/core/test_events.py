@@ -34,12 +34,11 @@ from triage.core import (
     SubgoalCompleted,
     SubgoalsDeclared,
     UsageRecorded,
-    dump,
     dumps,
     fold,
-    load,
     loads,
 )
+from triage.core.wire import dump, load
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LINES = [

@@ -28,10 +28,10 @@ from triage.core import (
     RunRecovered,
     TriageFatalError,
     TriageSuspendedError,
-    dump,
     fold,
     loads,
 )
+from triage.core.wire import dump
 from triage.incidents import Hooks, IncidentDesk, Status, Watch
 from triage.stores import Store
 

@@ -19,25 +19,20 @@ from triage import (
     diagnose,
 )
 from triage.core import (
-    HIDDEN,
     AttemptFailed,
     LoggingObserver,
     Redactor,
     RunFinished,
     RunStarted,
-    as_json,
-    call_text,
-    capture,
     dumps,
-    json_text,
-    notify,
-    one_line,
-    plain,
-    quote,
     redact,
-    redacted,
-    said_by,
 )
+from triage.core.capture import capture
+from triage.core.json_values import plain
+from triage.core.observers import notify
+from triage.core.quoting import as_json, call_text, json_text, one_line, quote, said_by
+from triage.core.secret_shapes import HIDDEN
+from triage.core.wire import redacted
 
 DEPTHS = (1, 40, 64, 100, 500, 1_000, 5_000)
 

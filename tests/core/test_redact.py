@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import table
 
-from triage.core import HIDDEN, Redactor, redact
+from triage.core import Redactor, redact
+from triage.core.secret_shapes import HIDDEN
 
 LONG = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9"
 

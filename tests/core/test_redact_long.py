@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from tables import table
 
-from triage.core.redaction import HIDDEN, Redactor
+from triage.core.redaction import Redactor
+from triage.core.secret_shapes import HIDDEN
 
 CANARY = "qX7vT2mK9pL4wN8zR3cY6"
 REGISTERED = f"correct {CANARY} battery"

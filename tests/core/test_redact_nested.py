@@ -14,7 +14,8 @@ from ordinary_values import LATER, ORDINARY
 from tables import table
 
 from triage import diagnose
-from triage.core import HIDDEN, Redactor, redact
+from triage.core import Redactor, redact
+from triage.core.secret_shapes import HIDDEN
 
 REDACTOR = Redactor(environment=False)
 CANARY = "qX7vT2mK9pL4wN8zR3cY6"

@@ -10,7 +10,8 @@ from typing import Any
 from ordinary_values import LATER, ORDINARY
 from tables import table
 
-from triage.core import HIDDEN, Redactor, redact
+from triage.core import Redactor, redact
+from triage.core.secret_shapes import HIDDEN
 
 REDACTOR = Redactor(environment=False)
 BECH32 = "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L"

@@ -27,18 +27,9 @@ from triage import (
     Step,
     Suspend,
 )
-from triage.core import (
-    HIDDEN,
-    Evidence,
-    Redactor,
-    TriageEscalationError,
-    UsageError,
-    dump,
-    dumps,
-    events,
-    load,
-    redacted,
-)
+from triage.core import Evidence, Redactor, TriageEscalationError, UsageError, dumps, events
+from triage.core.secret_shapes import HIDDEN
+from triage.core.wire import dump, load, redacted
 
 CANARY = "qX7vT2mK9pL4wN8zR3cY6"
 """In every secret below; what stands in the bytes is the leak."""

@@ -39,9 +39,9 @@ from triage.core import (
     SubgoalCompleted,
     SubgoalsDeclared,
     UsageRecorded,
-    exact,
     fold,
 )
+from triage.core.json_values import exact
 
 keys = st.sampled_from("abc")
 goals = st.sampled_from(["search", "book", "pay"])

@@ -28,7 +28,7 @@ from triage import approve
 from triage.adapters.dbos import Fleet
 from triage.cli import main
 from triage.cli.fleet import fleet_of
-from triage.engine import waits_for
+from triage.engine.answering import waits_for
 from triage.incidents import signature_fits
 from triage.incidents.notifications import signature
 from triage.web import Person, Role, app

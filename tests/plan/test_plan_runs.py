@@ -30,12 +30,8 @@ from tables import table
 
 import triage
 from triage import Severity, TriageEscalationError, TriageSuspendedError, UsageError
-from triage.core import (
-    CapabilitiesSelected,
-    PlanFailed,
-    PlanRouted,
-    ReclassificationRequired,
-)
+from triage.core import CapabilitiesSelected, PlanFailed, PlanRouted
+from triage.core.faults import ReclassificationRequired
 from triage.plan import Capability, Orchestrator, PlanLimits, Registry, Target
 from triage.stores import MemoryStore
 

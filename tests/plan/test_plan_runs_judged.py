@@ -30,7 +30,8 @@ from tables import table
 
 import triage
 from triage import FailureType, TriageEscalationError, TriageSuspendedError, UsageError
-from triage.core import CallFinished, PlanFailed, PolicyRefused, TriageFatalError
+from triage.core import CallFinished, PlanFailed, TriageFatalError
+from triage.core.faults import PolicyRefused
 from triage.plan import LLMStepJudge, PlanLimits, StepOutcome
 from triage.stores import MemoryStore
 

@@ -29,7 +29,8 @@ from support import FakeEnvironment
 
 import triage
 from triage import Severity, TriageError, TriageEscalationError, TriageSuspendedError
-from triage.core import PlanInvalid, UnknownRun, UsageError
+from triage.core import UnknownRun, UsageError
+from triage.core.faults import PlanInvalid
 from triage.plan import Approval, Orchestrator, PlanLimits, PlannedStep, Progress, Registry, Target
 from triage.reports import Analysis, Brief, ErrorReporter
 

@@ -29,15 +29,14 @@ from support import FakeEnvironment
 from tables import table
 
 from triage import Severity, TriageEscalationError
-from triage.core import (
+from triage.core import PlanStepMoved, TriageFatalError
+from triage.core.faults import (
     CodeRuntimeFailed,
     ConnectivityFault,
     InvalidContextKey,
     MissingContext,
-    PlanStepMoved,
     PolicyRefused,
     RateLimited,
-    TriageFatalError,
     WorkflowFault,
 )
 from triage.plan import Capability, Orchestrator, PlanLimits, Registry

@@ -25,8 +25,8 @@ from triage.core import (
     dumps,
     fold,
     loads,
-    redacted,
 )
+from triage.core.wire import redacted
 from triage.plan import (
     Decision,
     Issue,

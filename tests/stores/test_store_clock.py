@@ -16,7 +16,8 @@ from store_runs import add, created, edit_sqlite
 from triage.cli import main
 from triage.core import RunBusy, StoreCorrupt
 from triage.incidents import IncidentDesk, Watch
-from triage.stores import SQLiteStore, clock, ticks
+from triage.stores import SQLiteStore, clock
+from triage.stores.clock import ticks
 
 pytestmark = [
     pytest.mark.anyio,

@@ -10,7 +10,6 @@ from msgspec.structs import fields, replace
 from tables import table
 
 from triage.core import (
-    NO_USAGE,
     Abort,
     Action,
     Attempt,
@@ -31,6 +30,7 @@ from triage.core import (
     Usage,
     UsageError,
 )
+from triage.core.steps import NO_USAGE
 from triage.strategies import Limits, Prices
 
 TIMED_OUT = Diagnosis(

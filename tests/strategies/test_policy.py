@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from tables import table
 
 from triage.core import (
-    ACTIONS,
-    NO_USAGE,
     Abort,
     Action,
     Attempt,
@@ -30,6 +28,8 @@ from triage.core import (
     Trajectory,
     UsageError,
 )
+from triage.core.actions import ACTIONS
+from triage.core.steps import NO_USAGE
 from triage.strategies import FailurePolicy, chain, replan, sequence
 
 LOOP = Diagnosis(FailureType.LOOP_DETECTED, cause=Cause.CYCLE)

@@ -13,7 +13,9 @@ from tables import table
 
 import triage
 from triage import Diagnosis, ErrorInfo, FailureType, Severity, UsageError, diagnose
-from triage.core import Category, Fault, Level, Recovery, capture, faults
+from triage.core import Category, Level, Recovery, faults
+from triage.core.capture import capture
+from triage.core.faults import Fault
 
 CLASSES: dict[str, type[Fault]] = {
     name: value

@@ -25,7 +25,8 @@ from triage import (
     UsageError,
 )
 from triage.classifiers import HybridClassifier
-from triage.core import Category, Cause, Recovery, TriageFatalError, capture, faults
+from triage.core import Category, Cause, Recovery, TriageFatalError, faults
+from triage.core.capture import capture
 from triage.strategies import replan
 
 pytestmark = pytest.mark.anyio

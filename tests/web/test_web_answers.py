@@ -35,7 +35,8 @@ from triage.core import (
     RunSuspended,
     fold,
 )
-from triage.engine import resolve, waits_for
+from triage.engine.answering import waits_for
+from triage.engine.outside import resolve
 from triage.plan import Approval, ExecutionPlan, Orchestrator, PlannedStep, Registry, capability
 from triage.stores import MemoryStore, RunInfo
 from triage.web import Person, Role, app

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from page_runs import journals, long_run, stored
 from starlette.testclient import TestClient
 
-from triage.core import EVENTS, CallFinished, CallStarted, Event, StepRecorded
+from triage.core import CallFinished, CallStarted, Event, StepRecorded
+from triage.core.wire import EVENTS
 from triage.web import app
 from triage.web.digest import Digest
 from triage.web.pictures import WIDTH, Scale, picture_of

@@ -13,7 +13,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from triage.core import Origin, RunFinished, RunStarted, active_seconds, fold
+from triage.core import Origin, RunFinished, RunStarted, fold
+from triage.core.state import active_seconds
 from triage.stores import MemoryStore, RunInfo
 from triage.web import app
 from triage.web.digest import Digest

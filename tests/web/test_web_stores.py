@@ -12,7 +12,8 @@ from store_kinds import KINDS, opening
 import triage
 from triage import Agent, Checks, FailurePolicy, TriageError, TriageSuspendedError
 from triage.core import StoreKeyMissing, StoreTooNew, StoreUnavailable, Suspend
-from triage.engine import GuardedCall, waits_for
+from triage.engine import GuardedCall
+from triage.engine.answering import waits_for
 from triage.stores import MemoryStore, SQLiteStore
 from triage.web import Person, Role, app
 

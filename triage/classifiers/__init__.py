@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triage.core import lazily
 from triage.core.constructors import check_constructors
+from triage.core.environment import lazily
 
 from .base import (
     Classifier,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triage.core import lazily
+from triage.core.environment import lazily
 
 from .endpoints import Endpoint, endpoint
 
