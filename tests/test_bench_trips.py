@@ -8,7 +8,7 @@ from bench.trips import Trip, trips
 def test_each_trip_enters_the_files_that_it_must_pass() -> None:
     to_function, to_hint, to_store = (set(trip.files) for trip in trips())
 
-    assert {"engine/agent.py", "engine/loop.py"} <= to_function
+    assert {"engine/agents.py", "engine/loop.py"} <= to_function
     assert {"engine/loop.py", "engine/recovery.py", "strategies/policy.py"} <= to_hint
     assert {"engine/run.py", "engine/journal.py", "stores/sqlite.py"} <= to_store
 

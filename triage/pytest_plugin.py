@@ -55,7 +55,7 @@ def scripted_model() -> Iterator[Callable[..., tuple[str, World]]]:
     Anthropic; `world.requests` is what it was asked. It stops with the test.
     """
     from triage.testing.adapter_contract.bench import Script, World
-    from triage.testing.adapter_contract.provider import loopback
+    from triage.testing.adapter_contract.providers import loopback
 
     with ExitStack() as servers:
 

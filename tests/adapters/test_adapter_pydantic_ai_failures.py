@@ -36,7 +36,7 @@ from tables import table
 import triage
 from triage import Escalate, FailureType, Limits, Retry, TriageEscalationError
 from triage.core import Event
-from triage.strategies.retry_layers import _said
+from triage.strategies.layers import _said
 from triage.testing.adapter_contract import Fails, Rule, Script, World, provider, says
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_trees import SCENARIOS, TRACES, Collector, drawn, traced_run
 
 from triage.adapters.otel import VERSIONS, LogData, SpanData, export, read_tree, tree_of
-from triage.adapters.otel.export import logs_request, trace_request
+from triage.adapters.otel.exporting import logs_request, trace_request
 from triage.core.errors import UsageError
 from triage.core.events import (
     AttemptStarted,

@@ -75,7 +75,7 @@ from triage.engine.drivers import ASYNC, SYNC, Driver, immediate, step
 from triage.engine.questions import ask as ask_for_leave
 from triage.engine.run import current, sees_requests
 from triage.engine.tools import TOOL_ATTRIBUTE, shown
-from triage.strategies.retry_layers import RetryLayer
+from triage.strategies.layers import RetryLayer
 
 from .calls import (
     Declared,

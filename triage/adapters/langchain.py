@@ -43,7 +43,7 @@ from triage.core.messages import neutral, reading, wires
 from triage.core.messages.reading import listed, mapping
 from triage.core.taxonomy import Cause, FailureType
 from triage.engine.drivers import SYNC, step
-from triage.strategies.retry_layers import RetryLayer
+from triage.strategies.layers import RetryLayer
 
 from . import base
 from .base import Seam

@@ -26,7 +26,7 @@ from triage.engine.call_keys import tally
 from triage.engine.calls import Run
 from triage.engine.run import current
 from triage.engine.tools import TOOL_ATTRIBUTE, Tool
-from triage.strategies.retry_layers import warn_of_retries
+from triage.strategies.layers import warn_of_retries
 
 from .base import cut_short
 from .calls import conversation, key_of

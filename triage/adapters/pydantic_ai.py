@@ -44,7 +44,7 @@ from triage.core.json_values import plain
 from triage.core.messages.neutral import Answer, Asked
 from triage.core.messages.reading import arguments, as_text, mapping, usage_of
 from triage.core.taxonomy import Cause, FailureType
-from triage.strategies.retry_layers import RetryLayer
+from triage.strategies.layers import RetryLayer
 
 from . import base
 from .asked_together import answers_to

@@ -12,7 +12,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from triage.strategies.retry_layers import RetryLayer
+from triage.strategies.layers import RetryLayer
 
 __all__ = ["clients_in", "layers_in", "tools_in"]
 

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from triage.core.errors import UsageError, misuse
 from triage.core.observers import child_logger
 from triage.core.taxonomy import Effect
-from triage.engine.agent import Agent, Options
+from triage.engine.agents import Agent, Options
 from triage.engine.calls import Run
 from triage.engine.options import Checks
 from triage.engine.undeclared import RECORDS_TOOLS
+from triage.strategies.layers import warn_of_retries
 from triage.strategies.policy import Policy
-from triage.strategies.retry_layers import warn_of_retries
 
 from .any_object import runner_of
 from .base import Adapter

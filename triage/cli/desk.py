@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from cyclopts import Parameter
 
 from triage.core.errors import UsageError
-from triage.engine.agent import Agent
+from triage.engine.agents import Agent
 from triage.incidents.desk import IncidentDesk
 from triage.incidents.handling import recovers
 from triage.incidents.model import Hooks, UnknownIncident, Watch

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from triage.adapters.otel.content import wants_content
-from triage.adapters.otel.export import check_target, export_run
+from triage.adapters.otel.exporting import check_target, export_run
 from triage.adapters.otel.names import names_of
 from triage.core.quoting import counted
 from triage.stores.base import Store

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from triage.core.errors import UsageError, nearest
 from triage.core.redaction import redact
-from triage.engine.agent import Agent, underlying_agent
+from triage.engine.agents import Agent, underlying_agent
 from triage.stores.base import RunInfo, Store
 from triage.stores.opening import open_store
 from triage.strategies.limits import Limits

@@ -17,7 +17,7 @@ from triage.core.escaping import escaped
 from triage.core.events import Event
 from triage.core.quoting import one_line
 from triage.core.state import fold
-from triage.engine.agent import Agent
+from triage.engine.agents import Agent
 from triage.engine.outside import answers_to, asks_of
 from triage.plan.orchestrator import Orchestrator
 from triage.reports.analysis import report_of

@@ -77,7 +77,7 @@ def web(
     try:
         import uvicorn
 
-        from triage.web.app import app as page
+        from triage.web.application import app as page
         from triage.web.security import LOOPBACK, Login, Person, Role, check_bind
 
         from .sockets import BACKLOG, Connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triage.core.constructors import check_constructors
 
-from .agent import Agent, AgentLike, Options, agent
+from .agents import Agent, AgentLike, Options, agent
 from .asked_calls import answers
 from .calls import Run, current_run
 from .checks import Refused

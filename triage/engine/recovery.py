@@ -27,9 +27,9 @@ from triage.core.taxonomy import UNSAFE, Cause, FailureType, Severity
 from triage.core.waiting import LONG_WAIT_S
 from triage.reports.analysis import report_of
 from triage.reports.effects import not_undone, tried
+from triage.strategies.layers import warn_of_retries_in
 from triage.strategies.limits import delay_of, limit_of
 from triage.strategies.policy import FailurePolicy
-from triage.strategies.retry_layers import warn_of_retries_in
 
 from . import returning, undeclared
 from .answering import Waiting, digest_of, time_of

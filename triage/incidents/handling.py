@@ -14,7 +14,7 @@ from triage.core.errors import TriageSuspendedError, UsageError
 from triage.core.observers import logger
 from triage.core.redaction import redact
 from triage.core.taxonomy import Level
-from triage.engine.agent import Agent, AgentLike, underlying_agent
+from triage.engine.agents import Agent, AgentLike, underlying_agent
 from triage.stores.base import OPEN
 
 from . import agents, model

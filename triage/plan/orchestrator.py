@@ -29,7 +29,7 @@ from triage.core.events import (
 )
 from triage.core.observers import Observer
 from triage.core.state import fold
-from triage.engine.agent import Agent
+from triage.engine.agents import Agent
 from triage.engine.calls import Run
 from triage.engine.options import Checks, Durability
 from triage.engine.resume import Recovered

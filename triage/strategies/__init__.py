@@ -21,6 +21,13 @@ from .gates import (
     circuit_breaker,
     within_budget,
 )
+from .layers import (
+    RetryLayer,
+    retry_layers,
+    single_retry_layer,
+    warn_of_retries,
+    warn_of_retries_in,
+)
 from .limits import Limits, delay_of, limit_of
 from .passage import Passage
 from .policy import FailurePolicy, Policy, as_policy
@@ -40,13 +47,6 @@ from .ready_made import (
     sequence,
     substitute,
     switch_model,
-)
-from .retry_layers import (
-    RetryLayer,
-    retry_layers,
-    single_retry_layer,
-    warn_of_retries,
-    warn_of_retries_in,
 )
 
 __all__ = [

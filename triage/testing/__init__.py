@@ -34,7 +34,7 @@ from .asserts import (
 )
 from .faults import Crash
 from .plans import FaultPlan, Injected, at
-from .store_contract import store_checks, store_contract
+from .stores import store_checks, store_contract
 from .time import VirtualTime
 
 __all__ = [

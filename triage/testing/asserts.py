@@ -17,7 +17,7 @@ from triage.core.failures import Attempt
 from triage.core.redaction import redact
 from triage.core.state import RunState, fold
 from triage.core.taxonomy import UNSAFE
-from triage.engine.agent import Agent, underlying_agent
+from triage.engine.agents import Agent, underlying_agent
 
 from .faults import Crash
 from .plans import FaultPlan, Injected, Performed, has_faults_of, observed, wrap

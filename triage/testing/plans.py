@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from triage.core.environment import Environment
 from triage.core.errors import UsageError, check_count, check_number, misuse
 from triage.core.observers import Observer
-from triage.engine.agent import Agent
+from triage.engine.agents import Agent
 from triage.engine.calls import call_async, call_sync
 from triage.engine.run import Recorder, current
 from triage.engine.tools import TOOL_ATTRIBUTE, Tool, calling, read_function

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from triage.core.constructors import check_constructors
 
-from .app import app
+from .application import app
 from .security import LOOPBACK, Login, Person, Role, Who, check_bind
 
 __all__ = ["LOOPBACK", "Login", "Person", "Role", "Who", "app", "check_bind"]

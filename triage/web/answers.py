@@ -27,7 +27,7 @@ from triage.core.quoting import json_text, one_line, span
 from triage.core.redaction import redact
 from triage.core.wire import Keyring, to_json
 from triage.engine import outside
-from triage.engine.agent import Agent, underlying_agent
+from triage.engine.agents import Agent, underlying_agent
 from triage.engine.answering import waits_for
 from triage.engine.forking import fork
 from triage.engine.outside import cancel

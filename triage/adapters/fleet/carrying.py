@@ -16,7 +16,7 @@ from triage.core.events import RunFinished, RunStarted
 from triage.core.observers import child_logger
 from triage.core.quoting import quote
 from triage.core.waiting import LONG_WAIT_S, Waits
-from triage.engine.agent import Agent
+from triage.engine.agents import Agent
 from triage.engine.outside import cancel
 from triage.stores.base import Store
 

@@ -13,7 +13,7 @@ from triage.core import errors
 from triage.core.actions import Action, Reply
 from triage.core.environment import SYSTEM
 from triage.core.json_values import digest
-from triage.engine.agent import Agent, AgentLike, underlying_agent
+from triage.engine.agents import Agent, AgentLike, underlying_agent
 from triage.engine.config import check_run_id
 from triage.engine.outside import cancel
 from triage.stores.base import Store

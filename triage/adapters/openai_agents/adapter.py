@@ -50,7 +50,7 @@ from triage.core.taxonomy import UNSAFE, Category, Cause, Effect, FailureType
 from triage.engine.calls import Run
 from triage.engine.models import judging
 from triage.engine.tools import shown
-from triage.strategies.retry_layers import RetryLayer
+from triage.strategies.layers import RetryLayer
 
 from .model import SeamModel
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .export import NotExported, export, export_run, read_tree
+from .exporting import NotExported, export, export_run, read_tree
 from .names import VERSIONS
 from .spans import Link, LogData, SpanData
 from .tree import tree_of

@@ -31,9 +31,9 @@ from .bench import (
     call,
     says,
 )
-from .matrix import benches_in, matrix, taken_from
-from .play import CAPABILITIES, Played, Scenario, check_adapter, needs_of, not_offered, play
-from .provider import check_wire, loopback, provider, results_in
+from .matrices import benches_in, matrix, taken_from
+from .playing import CAPABILITIES, Played, Scenario, check_adapter, needs_of, not_offered, play
+from .providers import check_wire, loopback, provider, results_in
 from .questions import QUESTIONS
 from .scenarios import SCENARIOS
 from .wrong_once import WRONG_ONCE

@@ -20,7 +20,7 @@ import anyio
 
 import triage
 from triage.core.errors import misuse
-from triage.engine.agent import Agent
+from triage.engine.agents import Agent
 from triage.engine.run import current
 from triage.testing.faults import Answer, die, status_error
 from triage.testing.time import VirtualTime

@@ -20,7 +20,7 @@ from triage.engine.options import Checks
 from triage.strategies.policy import FailurePolicy
 
 from .bench import Bench, Fails, Rule, Script, asks, call, says
-from .play import CHARGE, HINT, SEARCH, Played, Scenario, Stage, scenario
+from .playing import CHARGE, HINT, SEARCH, Played, Scenario, Stage, scenario
 
 Asker = Literal["guard", "approval"]
 ASKERS: tuple[Asker, ...] = ("guard", "approval")

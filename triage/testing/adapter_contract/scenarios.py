@@ -45,8 +45,8 @@ from .bench import (
     call,
     says,
 )
-from .play import CHARGE, HINT, SEARCH, Played, Scenario, Stage, diagnosis_of, play, scenario
-from .provider import check_wire, messages_in, results_in
+from .playing import CHARGE, HINT, SEARCH, Played, Scenario, Stage, diagnosis_of, play, scenario
+from .providers import check_wire, messages_in, results_in
 
 RETRY = FailurePolicy(default=Retry())
 HINTED = FailurePolicy(default=Replan(HINT))

@@ -16,12 +16,12 @@ from pydantic import BaseModel, TypeAdapter
 
 from triage.core.errors import TriageError
 from triage.core.events import AttemptFailed
-from triage.engine.agent import Agent
+from triage.engine.agents import Agent
 from triage.testing.faults import Answer, status_error
 
 from .bench import Bench, Call, Fails, Rule, Script, Turn, asks, call, says
-from .play import CHARGE, SEARCH, TASK, Played, Scenario, Stage, play, scenario
-from .provider import check_wire
+from .playing import CHARGE, SEARCH, TASK, Played, Scenario, Stage, play, scenario
+from .providers import check_wire
 
 
 class WrongAnswer(Struct, frozen=True):

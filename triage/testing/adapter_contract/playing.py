@@ -12,11 +12,11 @@ from triage.core.events import AttemptStarted, Event, RunFinished, StepRecorded
 from triage.core.failures import Attempt
 from triage.core.state import fold, is_reused
 from triage.core.steps import Step, Usage
-from triage.engine.agent import Agent
+from triage.engine.agents import Agent
 from triage.testing.time import VirtualTime
 
 from .bench import Bench, Heard, Script, World, asks, call
-from .provider import check_wire, provider
+from .providers import check_wire, provider
 
 CAPABILITIES: Mapping[str, str] = {
     "endings": "it is known why an answer of the model ended",

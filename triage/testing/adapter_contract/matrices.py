@@ -17,7 +17,7 @@ import anyio
 from triage.core.errors import misuse
 
 from .bench import Bench
-from .play import check_adapter, needs_of
+from .playing import check_adapter, needs_of
 from .questions import QUESTIONS
 from .scenarios import SCENARIOS
 from .wrong_once import WRONG_ONCE
