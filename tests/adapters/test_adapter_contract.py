@@ -13,14 +13,8 @@ from benches import failures_of
 from blockbuster import BlockBuster
 
 import triage
-from triage.core import capture
-from triage.testing.adapter_contract import (
-    CAPABILITIES,
-    Bench,
-    benches_in,
-    matrix,
-    taken_from,
-)
+from triage.core.capture import capture
+from triage.testing.adapter_contract import CAPABILITIES, Bench, benches_in, matrix, taken_from
 
 # OpenAI's client stops at the last piece, and leaves the rest of its stream to the garbage collector.
 LEFT_BEHIND = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -15,7 +15,7 @@ from benches import Texts, failures_of
 import triage
 from triage import Agent
 from triage.adapters.openai import record, run_tools
-from triage.core import capture
+from triage.core.capture import capture
 from triage.testing.adapter_contract import (
     CAPABILITIES,
     Request,

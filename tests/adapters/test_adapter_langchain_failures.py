@@ -41,7 +41,8 @@ import triage
 from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError
 from triage.adapters import SoftFailure
 from triage.adapters.langchain import ANSWER
-from triage.core import Cause, plain
+from triage.core import Cause
+from triage.core.json_values import plain
 from triage.core.messages.neutral import LOST
 from triage.testing.adapter_contract import (
     Fails,

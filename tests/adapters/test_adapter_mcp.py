@@ -18,7 +18,8 @@ from tables import table
 import triage
 from triage import Agent, Effect, Retry, Step, TriageSuspendedError, UsageError, happened
 from triage.adapters.mcp import effect_of_tool, record
-from triage.core import Event, StepRecorded, capture
+from triage.core import Event, StepRecorded
+from triage.core.capture import capture
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 

@@ -12,7 +12,8 @@ from support import always
 
 from triage import Agent, Effect, Retry, UsageError
 from triage.adapters.mcp import record
-from triage.core import Event, StepRecorded, capture
+from triage.core import Event, StepRecorded
+from triage.core.capture import capture
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 

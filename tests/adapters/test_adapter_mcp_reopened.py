@@ -18,7 +18,7 @@ from tables import covering, table
 
 from triage import Agent, TriageSuspendedError, UsageError, happened
 from triage.adapters.mcp import record
-from triage.core import capture
+from triage.core.capture import capture
 from triage.testing import VirtualTime
 
 pytestmark = [

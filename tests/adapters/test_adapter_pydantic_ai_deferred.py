@@ -28,7 +28,7 @@ from triage import (
     rerun,
 )
 from triage.core import ApprovalAsked, Event, RunFinished
-from triage.engine import answers_to
+from triage.engine.outside import answers_to
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 

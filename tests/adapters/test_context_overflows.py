@@ -33,7 +33,8 @@ from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.anthropic import run_tools as run_anthropic
 from triage.adapters.openai import record as record_openai
 from triage.adapters.openai import run_tools as run_openai
-from triage.core import ActionChosen, Event, capture
+from triage.core import ActionChosen, Event
+from triage.core.capture import capture
 from triage.core.messages.receipts import Shrink
 from triage.testing import VirtualTime
 

@@ -22,7 +22,8 @@ from triage import Agent, Checks, Limits, Replan, Run
 from triage.adapters import Adapter, Form, Seam, read_chat, repair_chat
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai
-from triage.core import AttemptOver, Event, StepRecorded, capture
+from triage.core import AttemptOver, Event, StepRecorded
+from triage.core.capture import capture
 from triage.core.messages.neutral import LOST
 from triage.strategies import FailurePolicy
 from triage.testing import VirtualTime

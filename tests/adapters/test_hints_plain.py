@@ -12,7 +12,8 @@ from blockbuster import BlockBuster
 import triage
 from triage import Agent, ErrorInfo, FailureType, Limits, Step, Trajectory, TriageError
 from triage.classifiers import RulesClassifier
-from triage.core import ActionChosen, AttemptFailed, WatchNoticed, capture
+from triage.core import ActionChosen, AttemptFailed, WatchNoticed
+from triage.core.capture import capture
 from triage.testing import VirtualTime
 from triage.testing.adapter_contract import (
     HANGS,

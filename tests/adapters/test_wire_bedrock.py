@@ -23,7 +23,7 @@ import triage
 from triage import Agent, FailurePolicy, Replan, Retry, Step, TriageEscalationError
 from triage.adapters.calls import UnfinishedStream
 from triage.core import AttemptFailed, StepRecorded
-from triage.engine import current
+from triage.engine.run import current
 from triage.stores import SQLiteStore
 from triage.strategies import switch_model
 from triage.testing import Crash, VirtualTime

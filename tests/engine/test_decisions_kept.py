@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from triage import Agent, Escalate, FailurePolicy, Limits, Replan, Retry, TriageError
-from triage.core import ActionChosen, Basis, Event, FailureContext, dump, load
+from triage.core import ActionChosen, Basis, Event, FailureContext
+from triage.core.wire import dump, load
 from triage.strategies import (
     Backoff,
     CircuitBreaker,

@@ -12,9 +12,11 @@ from msgspec.structs import replace
 
 import triage
 from triage import Agent, Durability, FailurePolicy, Retry, Suspend, UsageError
-from triage.core import HIDDEN, StateUpdated, StoreCorrupt, StoreKeyMissing
+from triage.core import StateUpdated, StoreCorrupt, StoreKeyMissing
+from triage.core.secret_shapes import HIDDEN
 from triage.engine import MissingArguments
-from triage.stores import SQLiteStore, ticks
+from triage.stores import SQLiteStore
+from triage.stores.clock import ticks
 
 pytestmark = pytest.mark.anyio
 
@@ -246,7 +248,7 @@ async def test_one_run_that_cannot_go_on_does_not_stop_the_others(
 
 def test_the_state_that_is_written_names_what_was_left_out() -> None:
     event = StateUpdated("r", 3, 0.0, 1, {"key": SECRET, "step": 1})
-    shown = triage.core.redacted(event, triage.core.Redactor(environment=False))
+    shown = triage.core.wire.redacted(event, triage.core.Redactor(environment=False))
     assert isinstance(shown, StateUpdated)
     assert shown.values == {"step": 1}
     assert shown.unstored == ("key",)

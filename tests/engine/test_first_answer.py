@@ -24,7 +24,7 @@ from triage import (
 )
 from triage.cli import main
 from triage.core import RunBusy, RunResumed
-from triage.engine import waits_for
+from triage.engine.answering import waits_for
 from triage.plan import (
     Approval,
     ExecutionPlan,

@@ -28,7 +28,6 @@ from triage.core import (
     ApprovalGiven,
     AttemptFailed,
     Event,
-    Keyring,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -36,9 +35,10 @@ from triage.core import (
     StepRecorded,
     StoreKeyMissing,
     UnknownRun,
-    active_seconds,
     fold,
 )
+from triage.core.state import active_seconds
+from triage.core.wire import Keyring
 from triage.engine import fork
 from triage.stores import MemoryStore, Store
 

@@ -48,7 +48,8 @@ from triage.core import (
     TriageSuspendedError,
     UsageError,
 )
-from triage.engine import GuardedCall, answers_to, asks_of, cancel, resolve
+from triage.engine import GuardedCall, cancel
+from triage.engine.outside import answers_to, asks_of, resolve
 from triage.stores import MemoryStore, Store
 from triage.testing import VirtualTime
 

@@ -25,7 +25,8 @@ from triage import (
     Suspend,
 )
 from triage.classifiers import Grounds
-from triage.core import HIDDEN, LoggingObserver, Redactor, RunFinished, TriageError, redact
+from triage.core import LoggingObserver, Redactor, RunFinished, TriageError, redact
+from triage.core.secret_shapes import HIDDEN
 from triage.stores import SQLiteStore
 
 pytestmark = pytest.mark.anyio

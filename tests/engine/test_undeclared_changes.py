@@ -19,7 +19,8 @@ from mcp.types import ToolAnnotations
 import triage
 from triage import Agent, Durability, TriageEscalationError, TriageSuspendedError
 from triage.adapters.mcp import record
-from triage.core import ActionChosen, Event, Replan, names_a_change
+from triage.core import ActionChosen, Event, Replan
+from triage.core.taxonomy import names_a_change
 from triage.testing import VirtualTime
 
 pytestmark = pytest.mark.anyio
