@@ -156,7 +156,7 @@ class House:
 
     def _through_doors(self) -> int:
         """How many names the files of a room, its doors aside, take from a door of the package."""
-        doors = {name for name, module in self.modules.items() if module.is_face}
+        doors = {name for name, one in self.modules.items() if one.is_face and "." in name}
         return sum(
             one not in self.modules and one.rpartition(".")[0] in doors
             for module in self.modules.values()
@@ -190,7 +190,7 @@ class House:
                 sum(m.shadows(self.modules) for m in modules),
                 0,
             ),
-            Bound("entries at the top", len(top), 14),
+            Bound("entries at the top", len(top), 15),
             Bound("private files at the top", len(private), 0),
             Bound("layers of the longest contract", _layers(self.root.parent), 12),
             Bound("files of the longest chain of imports", chain, 99, budget=True),

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from triage.cli import main
+from .program import main
 
 sys.exit(main())

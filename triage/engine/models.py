@@ -10,7 +10,7 @@ from typing import Any
 
 from triage.core.errors import UsageError
 from triage.core.json_values import plain, plain_noting
-from triage.core.messages import read_answer
+from triage.core.messages.any_answer import read_answer
 from triage.core.messages.neutral import ending_of
 from triage.core.messages.wires import refused_request
 from triage.core.steps import Step, Usage

@@ -150,7 +150,7 @@ class Telemetry:
         self._wake: SimpleQueue[threading.Event | None] = SimpleQueue()
         self._awake = False
         self._worker: threading.Thread | None = None
-        self._trees = Trees(content=self._content, names=self._names, limit=_MOST_RUNS)
+        self._trees = Trees(content=self._content, spelled=self._names, limit=_MOST_RUNS)
         self._opened: dict[str, emitting.OpenSpan] = {}
         self._has_failed = False
 

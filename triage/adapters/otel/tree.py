@@ -36,14 +36,14 @@ from .names import NEWEST, Instrument, Names
 class Trees:
     """Builds the trees of runs from their events, in any order of runs but with an outer run begun first.
 
-    content: whether to include prompts, outputs, arguments and results. names: those of a version of the
-    conventions. limit: how many runs are built at the same time; beyond that, the oldest is forgotten.
+    content: whether to include prompts, outputs, arguments and results. spelled: the names of a version of
+    the conventions. limit: how many runs are built at the same time; beyond that, the oldest is forgotten.
     """
 
     def __init__(
-        self, *, content: bool = False, names: Names = NEWEST, limit: int | None = None
+        self, *, content: bool = False, spelled: Names = NEWEST, limit: int | None = None
     ) -> None:
-        self._content, self._names, self._limit = content, names, limit
+        self._content, self._names, self._limit = content, spelled, limit
         self._runs: dict[str, _Run] = {}
 
     def feed(self, event: events.Event) -> list[spans.Told]:
@@ -80,13 +80,13 @@ class Trees:
 
 
 def tree_of(
-    journals: Sequence[Sequence[events.Event]], *, content: bool = False, names: Names = NEWEST
+    journals: Sequence[Sequence[events.Event]], *, content: bool = False, spelled: Names = NEWEST
 ) -> tuple[list[spans.SpanData], list[spans.LogData]]:
     """Return the spans and log events of runs. Unfinished spans are marked `triage.incomplete`.
 
     journals: the events of each run, with an outer run before the runs inside it.
     """
-    trees = Trees(content=content, names=names)
+    trees = Trees(content=content, spelled=spelled)
     told: list[spans.Told] = []
     for journal in filter(None, journals):
         for event in journal:
@@ -154,14 +154,14 @@ class _Run:
     calls that began runs inside this one, by the ids of those runs.
     """
 
-    def __init__(self, around: spans.SpanRef | None, content: bool, names: Names) -> None:  # noqa: FBT001
+    def __init__(self, around: spans.SpanRef | None, content: bool, spelled: Names) -> None:  # noqa: FBT001
         self.trace, self._around = around or ("", "")
         self.run_id = ""
         self.inside: dict[str, spans.SpanRef] = {}
         self._next_seq = 0
         self._shown = Shown(content=content)
         self._line, self._if_shown = self._shown.line, self._shown.json
-        self._names = names
+        self._names = spelled
         self._agent = ""
         self._last = 0.0
         self._lost = 0
