@@ -242,7 +242,7 @@ async def read_tree(
             wanted.add(one)
         inner = await store.runs(parent=one)
         waiting += [(info.run_id, is_wanted or info.run_id == run_id) for info in inner]
-    spans, logs = tree_of(list(journals.values()), content=content, names=names)
+    spans, logs = tree_of(list(journals.values()), content=content, spelled=names)
     return (
         [span for span in spans if span.run_id in wanted],
         [log for log in logs if log.run_id in wanted],
