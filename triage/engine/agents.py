@@ -39,7 +39,7 @@ from .config import Config, check_run_id, configure, moved, observed
 from .event_loop import Background
 from .journal import TASK, Session
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
-from .nested import kept_as_safely, run_inside, stream_inside
+from .nested import at_least_as_safe, run_inside, stream_inside
 from .options import Checks, Durability
 from .outside import cancel
 from .resume import UNSET, Recovered, answer_only, check_owner, reopen, reopen_all, resume
@@ -431,7 +431,7 @@ class Agent(Generic[T]):
         """Return the config for resuming here; inside an attempt, as strict as the outer run's."""
         outer = current.get()
         return (
-            self._config if outer is None else kept_as_safely(self._config, self._function, outer)
+            self._config if outer is None else at_least_as_safe(self._config, self._function, outer)
         )
 
     def __get__(self, instance: Any, owner: type | None = None) -> Agent[T]:

@@ -1,7 +1,7 @@
-"""A person's answer to a suspended run: whether it fits the question, and what of it is journalled.
+"""A person's answer to a suspended run: check that it fits the question, and make its events.
 
-All of it works from the journal, so it is the same for the agent that continues the run and for an operator
-who has the store and neither the agent nor the token.
+Everything works from the journal, so it is the same for the agent that continues the run and for an
+operator who has only the store, neither the agent nor the token.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ ANSWERS = (
 
 
 class Answered(Struct, frozen=True):
-    """What follows from an answer.
+    """The consequences of an answer.
 
-    action: what is done next. entries: makers of the events that are journalled before it; each is still
-    given its position. live: a result the person told that has no JSON form, by the key of its call.
-    inner: where a run inside this one has asked, the answer by the digest of that run's token.
+    action: performed next. entries: make the events to journal before it, given a position and time. live:
+    the person's result, if it has no JSON form, by the key of its call. inner: the answer for an inner run,
+    by the digest of its token.
     """
 
     action: actions.Action
@@ -57,13 +57,13 @@ class Answered(Struct, frozen=True):
 
 
 def waits_for(events: Sequence[Event]) -> RunSuspended | None:
-    """The question a run waits with, None if it does not wait."""
+    """Return the suspension of a run that waits for an answer; None if it does not wait."""
     last = next(filter(is_milestone, reversed(events)), None)
     return last if isinstance(last, RunSuspended) else None
 
 
 def question_of(state: RunState, asked: RunSuspended) -> Question | None:
-    """What was asked about a call; None if it was not about one."""
+    """Return the question about a call, rebuilt from its suspension; None if it was not about a call."""
     if asked.call is None:
         return None
     call = state.calls.get(asked.call)
@@ -76,7 +76,7 @@ def question_of(state: RunState, asked: RunSuspended) -> Question | None:
 
 
 def check(question: Question | None, answer: Any) -> actions.Action | None:
-    """The action an answer stands for, None for one about a call. Raises UsageError if it does not fit."""
+    """Return the action of an answer; None if it settles a call. Raises UsageError if it does not fit."""
     if isinstance(answer, actions.Suspend) or not isinstance(answer, ANSWERS):
         kind = "type" if isinstance(answer, type) else type(answer).__name__
         raise UsageError(
@@ -130,8 +130,8 @@ def _names_parts(question: Question, result: Any) -> bool:
     return named and all(name in question.parts for name in result)
 
 
-def _refused(question: Question, reason: str) -> list[Refusal]:
-    """The refusals that a rejection of a question stands for."""
+def _refusals_of(question: Question, reason: str) -> list[Refusal]:
+    """Return the refusals, one per call, of a rejected question."""
     calls = question.calls or (About(question.key, (), f"the call of {question.tool}"),)
     return [Refusal(each, reason) for each in calls]
 
@@ -139,13 +139,13 @@ def _refused(question: Question, reason: str) -> list[Refusal]:
 def _action_of(
     answer: Any, question: Question | None, before: Sequence[Refusal] = ()
 ) -> actions.Action | None:
-    """The action an answer stands for; None where it is about a call, which is then journalled."""
+    """Return the action of an answer; None if it settles a call, which is journalled."""
     if (
         question is not None
         and question.inner
         and not isinstance(answer, actions.Abort | actions.Escalate)
     ):
-        return None  # it is for the run that asks
+        return None  # the inner run takes the answer
     action: actions.Action | None = None
     match answer:
         case actions.Happened() | actions.Rerun():
@@ -156,7 +156,7 @@ def _action_of(
             if question is None:
                 action = actions.Abort(reason or "a person refused to go on")
             else:
-                action = actions.Replan(refusal_hint(_refused(question, reason or ""), before))
+                action = actions.Replan(refusal_hint(_refusals_of(question, reason or ""), before))
         case actions.Edited(payload=payload):
             if question is None:
                 action = actions.Retry(inject=payload)
@@ -178,31 +178,34 @@ def answered(
     by: str = "",
     before: Sequence[Refusal] = (),
 ) -> Answered:
-    """What follows from an answer that fits the question. by: who answers, as they name themselves.
+    """Return the consequences of an answer that fits the question.
 
-    before: earlier refusals that stand, of which the model is told beside a new one.
+    by: who answers, by their own account. before: earlier refusals in force, repeated in the hint of a new
+    one.
     """
     action = _action_of(answer, question, before)
     if question is None:
         assert action is not None
         return Answered(action)
-    given = partial(ApprovalGiven, kind="call", subject=question.key, by=by)
+    approval = partial(ApprovalGiven, kind="call", subject=question.key, by=by)
     entries: list[Callable[..., Event]] = []
     if isinstance(answer, actions.Rejected):
         reason = answer.reason or ""
-        entries = [partial(given, decision="rejected", reason=reason, ask_again=answer.ask_again)]
+        entries = [
+            partial(approval, decision="rejected", reason=reason, ask_again=answer.ask_again)
+        ]
     elif isinstance(answer, actions.Edited) and action is not None:
         wanted = f"make it with {shown(plain(dict(answer.payload)))} instead"
-        entries = [partial(given, decision="rejected", reason=wanted)]
+        entries = [partial(approval, decision="rejected", reason=wanted)]
     if question.inner and action is None:
         return Answered(actions.Retry(), entries, inner={question.asks: answer})
     if action is not None:
         return Answered(action, entries)
     if isinstance(answer, actions.Edited):
         payload = plain(dict(answer.payload))
-        return Answered(actions.Retry(), [partial(given, decision="edited", payload=payload)])
+        return Answered(actions.Retry(), [partial(approval, decision="edited", payload=payload)])
     if not isinstance(answer, actions.Happened):
-        return Answered(actions.Retry(), [partial(given, decision="approved")])
+        return Answered(actions.Retry(), [partial(approval, decision="approved")])
     data, exact = plain_noting(answer.result)
     if question.key not in state.calls:
         entries.append(
@@ -229,7 +232,7 @@ def answered(
 
 
 class Waiting(Struct, frozen=True):
-    """A suspended run: its session, the failure it stopped at and when (monotonic seconds)."""
+    """A suspended run in this process: its session, its failure, and the time it stopped (monotonic)."""
 
     session: Session
     context: FailureContext
@@ -237,24 +240,23 @@ class Waiting(Struct, frozen=True):
 
 
 def forget_questions(config: Config, events: Sequence[Event]) -> None:
-    """Drop what this process keeps for the answers to a run's questions: they are answered no more."""
+    """Drop the suspended runs of these journal events: their questions are no longer open."""
     for event in events:
         if isinstance(event, RunSuspended):
             config.suspensions.pop(event.token_digest, None)
 
 
 def digest_of(token: str) -> str:
-    """The SHA-256 of a token, which stores keep in its place. Raises UsageError for anything but text."""
+    """Return the SHA-256 of a token, for stores to keep. Raises UsageError for anything but text."""
     if not isinstance(token, str):
         raise UsageError(f"a token is text, not {type(token).__name__}")
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 async def time_of(config: Config) -> float:
-    """The time by which questions expire, in seconds since the epoch.
+    """Return the current time for the expiry of questions, in seconds since the epoch.
 
-    It is the store's, which everybody who may answer shares; of a store that ends with this process, the
-    process' own.
+    It is the clock of a durable store, which all processes share, else that of this process.
     """
     if not config.durable:
         return config.env.time()

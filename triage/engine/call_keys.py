@@ -1,4 +1,4 @@
-"""The keys of an attempt's recorded calls, and the calls of earlier attempts it reuses by position."""
+"""Keys of an attempt's recorded calls, and calls of earlier attempts that it reuses by position."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["NO_PLACE", "Place", "Tally", "reusable", "tally", "within_call"]
 
 
 class Place(Struct, frozen=True):
-    """Where a call is made. line, within: as in the metadata of its step; None where it has none."""
+    """The place of a call. line, within: as in the metadata of its step; None without."""
 
     line: int | None = None
     within: str | None = None
 
     def metadata(self, key: str, inner: str | None) -> dict[str, Any]:
-        """The metadata of the call's step. inner: the id of the inner run, for a call that is one."""
+        """Return the metadata of the call's step. inner: id of the inner run, if the call is one."""
         metadata: dict[str, Any] = {"call": key}
         if self.line is not None:
             metadata[LINE] = self.line
@@ -44,20 +44,20 @@ class Place(Struct, frozen=True):
 
 NO_PLACE = Place()
 _MODEL = "model"
-"""The argument that names the model: another one may be asked the same."""
+"""Argument that names the model; another model may be asked the same question."""
 OWN = 0
-"""The line of the task or thread in which the agent function runs. The others are numbered from 1."""
+"""Line of the agent function's own task or thread; others are numbered from 1."""
 _OWN_PLACE = Place(OWN)
 
 
 class Tally:
-    """Gives each call of an attempt a key of its own: tool, digest and occurrence.
+    """Gives each call of an attempt its own key: tool, digest and occurrence.
 
     Also queues, by tool, the calls of earlier attempts whose results are reused by position. The queues
-    are dropped when this attempt runs a call itself: from then on it no longer follows the old course.
+    are dropped when this attempt runs a call: from then on it no longer follows the old course.
 
-    beside: what an adapter remembers of this attempt's calls, to make the next one cheaper. heard: keys of
-    the calls in doubt that returned an error, which the agent has been told.
+    beside: an adapter's cache for this attempt's calls. heard: keys of calls in doubt that returned an
+    error to the agent.
     """
 
     def __init__(self, run: Recorder) -> None:
@@ -65,11 +65,10 @@ class Tally:
         self.heard: tuple[str, ...] = ()
         self._lock = run.session.lock
         self._claimed: dict[str, set[int]] = {}
-        self._again = _given_again(run)
-        # None are looked for before the second attempt.
+        self._recorded = _recorded_counts(run)
         self._started = [] if run.replay is None else _started(run)
         self._hints = {event.hint for event in self._started if event.hint}
-        # By the id of the calling task or thread, for those that the agent has started itself.
+        # By id, tasks and threads that the agent has started.
         self._places: dict[int, Place] = {}
         self._waiting: dict[str, _Prefix] = {}
         starts = run.session.state.starts
@@ -86,10 +85,10 @@ class Tally:
         return any(prefix.replaying for prefix in self._waiting.values())
 
     def told_before(self, run: Recorder) -> tuple[Guidance, Iterable[Call]]:
-        """What the attempt was told that made the next queued call, and the calls recorded by then.
+        """Return the guidance under which the next queued call was made, and the calls recorded by then.
 
-        So the agent asks again what it asked then. Nothing where tasks that the agent started made queued
-        calls: which of those comes next is chance.
+        With it the agent asks the same question again. No guidance if tasks that the agent started made
+        queued calls, as their order is chance.
         """
         calls = run.session.state.calls
         waiting = [prefix for prefix in list(self._waiting.values()) if prefix.replaying]
@@ -101,27 +100,27 @@ class Tally:
         return _told(started, run.session.state.history), known
 
     def claim(self, name: str) -> str:
-        """Take the first free key of this name, before all others those of calls that are given again.
+        """Take the first free key of this name, preferring keys of recorded calls.
 
-        A call that was refused takes no place: the agent may have tried again by itself.
+        A refused call takes no key, as the agent may have tried again by itself.
         """
         with self._lock:
             claimed = self._claimed.setdefault(name, set())
-            counts = itertools.chain(self._again.get(name, ()), itertools.count(1))
+            counts = itertools.chain(self._recorded.get(name, ()), itertools.count(1))
             count = next(count for count in counts if count not in claimed)
             claimed.add(count)
         return f"{name}:{count}"
 
     def upcoming(self, name: str, taken: Collection[str] = ()) -> str:
-        """The key that `claim` will give next, beside these."""
+        """Return the next key that `claim` will take, other than these."""
         with self._lock:
             claimed = self._claimed.get(name, set())
-            counts = itertools.chain(self._again.get(name, ()), itertools.count(1))
+            counts = itertools.chain(self._recorded.get(name, ()), itertools.count(1))
             free = (f"{name}:{count}" for count in counts if count not in claimed)
             return next(key for key in free if key not in taken)
 
     def is_free(self, key: str) -> bool:
-        """Whether the attempt has not come to the call of this key."""
+        """Whether the attempt has not made the call of this key."""
         name, _, count = key.rpartition(":")
         with self._lock:
             return int(count) not in self._claimed.get(name, ())
@@ -135,7 +134,7 @@ class Tally:
             run.replay.meet(tool, key)
 
     def hear(self, key: str) -> None:
-        """Note that the agent has been told the error of a call that may have happened."""
+        """Note that the agent has received the error of a call that may have happened."""
         with self._lock:
             self.heard = (*self.heard, key)
 
@@ -145,17 +144,17 @@ class Tally:
             self._claimed.setdefault(name, set()).add(int(count))
 
     def not_begun(self, key: str) -> None:
-        """Give back the key of a call that is not made after all."""
+        """Give back the key of a call that was not made."""
         name, _, count = key.rpartition(":")
         with self._lock:
             self._claimed[name].discard(int(count))
 
     def take(self, run: Recorder, tool: str, place: Place, arguments: Any) -> str | None:
-        """Take the key of the next recorded call of this tool; None where there is none.
+        """Take the key of the next recorded call of this tool; None without one to reuse.
 
-        Also None where a task that the agent started makes this call, or made one of those: their order
-        was chance. Where the next one failed, as the answers behind it belong to later calls. And where
-        it says something else: the agent has not come to it.
+        None if a task that the agent started makes this call, or made a queued one, as their order was
+        chance; if the next recorded call failed, as the answers behind it belong to later calls; and if its
+        words differ, as the agent has not reached it.
         """
         prefix = self._waiting.get(tool)
         if place.line != OWN or prefix is None or not (prefix.ordered and prefix.replaying):
@@ -168,17 +167,17 @@ class Tally:
         return key
 
     def meet(self, tool: str, key: str) -> None:
-        """Drop a recorded call from its queue: the attempt has reached it."""
+        """Remove a recorded call that the attempt has made from its queue."""
         prefix = self._waiting.get(tool)
         if prefix is not None:
             prefix.meet(key)
 
     def leave(self) -> None:
-        """Drop all queues: a call runs, so nothing recorded matches what follows."""
+        """Drop all queues: a call runs, so no recorded call matches the following ones."""
         self._waiting.clear()
 
     def place(self, tool: Tool, run: Recorder) -> Place:
-        """Where a call is made. Call it in the task or thread that makes the call."""
+        """Return the place of a call; to be called in the task or thread that makes it."""
         within = None if calling.get() is None else within_call(run.run_id)
         place = NO_PLACE
         if tool.by_position:
@@ -196,9 +195,9 @@ _WORD = re.compile(r"\w+")
 
 
 def says_the_same(before: Any, now: Any, hints: Collection[str]) -> bool:
-    """Whether two calls' arguments are in the same words, whatever their numbers, ids and model.
+    """Whether two calls' arguments have the same words, except for numbers, ids and the model.
 
-    One that quotes a hint may have more words around it than the other.
+    Arguments that quote a hint may have additional words.
 
     >>> says_the_same({"q": "step 3 of 5"}, {"q": "step 3 of 5 (be brief)"}, ["be brief"])
     True
@@ -211,7 +210,7 @@ def says_the_same(before: Any, now: Any, hints: Collection[str]) -> bool:
 
 
 def _words_beside(arguments: Any, hints: Collection[str]) -> tuple[Counter[str], bool]:
-    """The words of the arguments' texts beside the hints that they quote, and whether they quote one."""
+    """Return the words of the arguments' texts without quoted hints, and whether they quote a hint."""
     if isinstance(arguments, Mapping):
         arguments = {name: value for name, value in arguments.items() if name != _MODEL}
     text = "\n".join(texts_within(arguments))
@@ -227,7 +226,7 @@ def _started(run: Recorder) -> list[AttemptStarted]:
 
 
 def _told(started: AttemptStarted, history: Iterable[Attempt]) -> Guidance:
-    """What an attempt was told, but for the state it was given and what was injected."""
+    """Return the guidance of an attempt, without its state and injected arguments."""
     before = [past for past in history if past.number < started.attempt]
     return Guidance(
         hint=started.hint,
@@ -239,16 +238,16 @@ def _told(started: AttemptStarted, history: Iterable[Attempt]) -> Guidance:
 
 
 _FAILED = ""
-"""Stands in a queue for a call that failed."""
+"""Stands for a failed call in a queue."""
 
 
 def name_of_key(key: str) -> str:
-    """The tool and the digest of a call, the same for equal calls."""
+    """Return the tool and digest of a call's key, the same for equal calls."""
     return key.rpartition(":")[0]
 
 
 class _Prefix:
-    """The recorded calls of one tool. ordered: the agent function made all of them in its own task."""
+    """Queue of the recorded calls of one tool. ordered: the agent function's own task made all of them."""
 
     def __init__(self) -> None:
         self.keys: deque[str] = deque()
@@ -259,25 +258,25 @@ class _Prefix:
 
     @property
     def replaying(self) -> bool:
-        """Whether a result is waiting that may be reused."""
+        """Whether a reusable result is queued."""
         return any(self.keys) and not (self.ordered and self.keys[0] == _FAILED)
 
     def meet(self, key: str) -> None:
-        """Drop a call, or the one with other arguments that a later attempt made in its place."""
+        """Remove this call, or its later replacement with other arguments, from the queue."""
         if key in self.keys:
             self.keys.remove(key)
         elif key in self._replaced and self.keys:
             self.keys.popleft()
 
     def add(self, call: Call, *, is_reused: bool, is_new: bool) -> None:
-        """Queue a call, the latest attempt's first. is_new: no attempt before its own has made it.
+        """Queue a call; the latest attempt's calls come first. is_new: no earlier attempt has made it.
 
-        Behind such a call nothing is taken from attempts before: which of theirs it replaces is not known.
+        Behind a new call, no calls of earlier attempts are queued: it may have replaced any of them.
         """
         self.ordered = self.ordered and call.line == OWN
         name = name_of_key(call.key)
         if self.keys and self.keys[-1] == _FAILED and self._name == name:
-            self.keys.pop()  # the agent tried again by itself
+            self.keys.pop()  # the agent has repeated the failed call
         self._name = name
         if call.attempt < self._new_in:
             self._replaced.add(call.key)
@@ -291,17 +290,17 @@ class _Prefix:
 
 
 def within_call(run_id: str) -> str | None:
-    """The label of the recorded call of this run that the current code runs in; None outside of any."""
+    """Return the label of the recorded call of this run around the running code; None outside of any."""
     owner = calling.get()
     return None if owner is None or owner.run_id != run_id else owner.label
 
 
 SAID = "said"
-"""Key in what an attempt remembers: the answer in its result, and all that the result says."""
+"""Key in `Tally.beside`: the text of the answer, and of the whole result."""
 
 
 def tally(run: Recorder) -> Tally:
-    """The tally of an attempt, made at first use."""
+    """Return the tally of an attempt, made at first use."""
     found = run.tally
     if found is None:
         made = Tally(run)
@@ -313,15 +312,15 @@ def tally(run: Recorder) -> Tally:
 
 
 def reusable(call: Call, run: Recorder) -> bool:
-    """Whether the attempt may reuse the recorded result of a call that is safe to repeat."""
+    """Whether the attempt reuses the recorded result of a call that is safe to repeat."""
     replay = run.replay
     if replay is None or call.outcome != "done" or call.undone or call.done_at is None:
         return False
     return call.key in replay.kept or replay.reach.holds(call)
 
 
-def _given_again(run: Recorder) -> dict[str, list[int]]:
-    """By name, the occurrences of calls that are given again, go on, were approved, or are asked about."""
+def _recorded_counts(run: Recorder) -> dict[str, list[int]]:
+    """Return, by name, the occurrences of calls that are reused, continued, approved or in question."""
     found: dict[str, list[int]] = {}
     if run.replay is None:
         return found
@@ -340,9 +339,9 @@ def _given_again(run: Recorder) -> dict[str, list[int]]:
 
 
 def _made_by_position(run: Recorder) -> list[tuple[Call, bool]]:
-    """Earlier calls matched by position, in the order expected now, and whether each is reused.
+    """Return earlier calls matched by position, in the expected order, and whether each is reused.
 
-    Calls made inside another call are left out: they are repeated only if that call runs.
+    Calls inside another call are left out, as only a repetition of that call repeats them.
     """
     if run.replay is None or not run.session.has_calls:
         return []
@@ -351,6 +350,6 @@ def _made_by_position(run: Recorder) -> list[tuple[Call, bool]]:
         for call in run.session.state.calls.values()
         if call.line is not None and call.within is None and call.done_at is not None
     ]
-    # The latest attempt first: an attempt follows its course, then what only earlier ones reached.
+    # An attempt follows the course of the latest attempt, then the courses of earlier ones.
     calls.sort(key=lambda call: (-call.attempt, call.done_at))
     return [(call, reusable(call, run)) for call in calls]

@@ -1,4 +1,4 @@
-"""Compensators: run, journalled before and after, and made again in another process."""
+"""Compensators: run them, journalled before and after, and rebuild them in another process."""
 
 from __future__ import annotations
 
@@ -34,30 +34,27 @@ from .tools import (
 )
 
 LEAST_SECONDS = 10.0
-"""What a compensator is given by a run whose deadline has come."""
+"""Minimum time for a compensator, even after the run's deadline."""
 
 
 class NotAtHand(LookupError):
-    """The compensator is not available in this process, or a parallel call is running it."""
+    """This process does not have the compensator, or a parallel call is running it."""
 
 
 async def undo(session: Session, attempt: int, entry: Compensation) -> Exception | None:
-    """Undo what `entry` is registered for; what the compensator raised last, None if it worked.
-
-    `NotAtHand` where this process does not have it.
-    """
-    # Taken out before it runs: a parallel call must not undo the same thing at the same time.
+    """Run the compensator of `entry`; return its last error, `NotAtHand` without one, None on success."""
+    # Removed while it runs: a parallel call must not undo the same effect.
     known = session.undo
     compensator = None if known is None else known.pop(entry.seq, None)
     if known is None or compensator is None:
         return NotAtHand(f"the compensator {entry.name} is running, or is not at hand here")
     try:
-        return await _tried(session, attempt, entry, compensator)
+        return await _run_with_retries(session, attempt, entry, compensator)
     finally:
-        known[entry.seq] = compensator  # the journal says whether it may be tried again
+        known[entry.seq] = compensator  # the journal decides whether it may run again
 
 
-async def _tried(
+async def _run_with_retries(
     session: Session, attempt: int, entry: Compensation, compensator: Callable[[], Any]
 ) -> Exception | None:
     facts = {
@@ -114,17 +111,14 @@ async def _run(session: Session, compensator: Callable[[], Any], call: CurrentCa
 
 
 async def undo_all(session: Session, attempt: int) -> None:
-    """Undo everything the run has done that has a compensator, newest first.
-
-    One that fails stops none of the others; `not_undone` tells of it.
-    """
+    """Run all compensators of the run, newest first; `not_undone` reports the failed ones."""
     for entry in reversed(session.state.compensations):
         if not entry.ran:
             await undo(session, attempt, entry)
 
 
 def behind(state: RunState, position: int | None) -> list[Compensation]:
-    """The compensators, newest first, of what a rollback to a position does not keep. None: of all."""
+    """Return the compensators, newest first, of effects behind a position; None: of all effects."""
     ledger = None if position is None else state.ledger_at(position)
     kept = calls_kept(ledger, position)
     found: list[Compensation] = []
@@ -137,7 +131,7 @@ def behind(state: RunState, position: int | None) -> list[Compensation]:
 
 
 def calls_kept(ledger: Ledger | None, position: int | None) -> frozenset[str]:
-    """Keys of the recorded calls among the steps up to a position."""
+    """Return the keys of the recorded calls among the steps up to a position."""
     if ledger is None or position is None:
         return frozenset()
     steps = ledger.cut(position).steps
@@ -145,7 +139,7 @@ def calls_kept(ledger: Ledger | None, position: int | None) -> frozenset[str]:
 
 
 def undone_before(state: RunState, position: int) -> str | None:
-    """What was done up to a checkpoint and has been undone since; None where all of it stands."""
+    """Return the name of an effect up to a checkpoint that has been undone since; None without one."""
     ledger = state.ledger_at(position)
     if ledger is None:
         return None
@@ -154,32 +148,32 @@ def undone_before(state: RunState, position: int) -> str | None:
         if step.effect not in UNSAFE:
             continue
         key = step.metadata["call"] if step.metadata and is_call(step) else f"step@{at}"
-        # A call that was made again after it was undone has a later compensator.
-        its = [entry for entry in state.compensations if entry.key == key and entry.at <= at]
-        if its and its[-1].ran:
+        # A call that was repeated after it was undone has a later compensator.
+        entries = [entry for entry in state.compensations if entry.key == key and entry.at <= at]
+        if entries and entries[-1].ran:
             return step.tool_called or step.action or "a step"
     return None
 
 
 def available(session: Session, key: str) -> list[Compensation]:
-    """The compensators by which this process can still undo a call or a hand-written step, newest first.
+    """Return the compensators by which this process can undo a call or a step, newest first.
 
-    One that was cut off is run again, with the same idempotency key, as it may not have done its work.
+    An interrupted compensator is among them: it runs again, with the same idempotency key.
     """
     known = session.undo or {}
     entries = reversed(session.state.compensations)
     return [entry for entry in entries if entry.key == key and not entry.ran and entry.seq in known]
 
 
-# The compensators of another process, made again from the journal and the declared functions.
+# Compensators of another process, rebuilt from the journal and the declared functions.
 
 
 def restore_compensators(session: Session) -> None:
-    """Make the compensators of the previous process again, as far as that is possible.
+    """Rebuild the compensators of the previous process as far as possible.
 
-    They are found by module and name among the functions that this process has declared: nothing is
-    imported because a store names it. Their arguments are those of the journal. Any other compensator is
-    at hand once the agent makes its call again.
+    They are found by module and name among the functions that this process has declared, as a store must
+    not make it import anything. The journal has their arguments. Any other compensator is registered when
+    the agent makes its call again.
     """
     waiting = [
         entry for entry in session.state.compensations if not entry.ran and entry.module is not None
@@ -196,30 +190,30 @@ def restore_compensators(session: Session) -> None:
 
 def _of_call(session: Session, entry: Compensation, call: Call) -> Undoing | None:
     tools = (tool for tool in declared_tools() if tool.name == call.tool)
-    tool = next((tool for tool in tools if _is_entered(tool.compensate, entry)), None)
+    tool = next((tool for tool in tools if _is_registered(tool.compensate, entry)), None)
     if tool is None or tool.compensate is None or _is_hidden(call.arguments):
         return None
     wanted = named_by(tool.compensate, tool.signature.parameters, after=1)
     arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
-    if not wanted.keys() <= arguments.keys():  # one that is ignored, or the instance
+    if not wanted.keys() <= arguments.keys():  # the journal lacks ignored ones and the instance
         return None
     try:
         result = restored(tool, call, session.live)
-        given = {name: tool.argument(name, arguments[name]) for name in wanted}
+        kwargs = {name: tool.argument(name, arguments[name]) for name in wanted}
     except (ResultLost, ValueError, TypeError):
         return None
-    return Undoing(tool.compensate, (result,), given)
+    return Undoing(tool.compensate, (result,), kwargs)
 
 
 def _of_step(entry: Compensation) -> Undoing | None:
-    """Make a hand-written step's compensator again, if it is declared as a `Compensator` or a tool."""
+    """Rebuild a hand-written step's compensator, if it is declared as a `Compensator` or a tool."""
     if entry.args is None or _is_hidden(entry.args):
         return None
-    found = next((item for item in declared() if _is_entered(item, entry)), None)
+    found = next((item for item in declared() if _is_registered(item, entry)), None)
     return None if found is None else Undoing(found, tuple(entry.args), {})
 
 
-def _is_entered(function: Any, entry: Compensation) -> bool:
+def _is_registered(function: Any, entry: Compensation) -> bool:
     return name_of(function) == entry.name and module_of(function) == entry.module
 
 

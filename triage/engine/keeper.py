@@ -1,7 +1,7 @@
-"""Keep a living run in a durable store: its events go there by themselves, and its lease is renewed.
+"""Keep a living run in a durable store: write its events in the background, and renew its lease.
 
-One batch of a run is on its way at a time. Events recorded meanwhile go with the next, so a burst of
-steps is one commit. Secrets are removed and events encoded on the store's side.
+One batch of a run is written at a time. Events recorded meanwhile go with the next, so a burst of steps is
+one commit. Secrets are removed and events encoded in the store's thread.
 """
 
 from __future__ import annotations
@@ -50,24 +50,26 @@ W = TypeVar("W", Waiter, ThreadWaiter)
 
 
 BEATS = 3
-"""A lease is renewed so many times in its length."""
+"""Renewals per length of a lease."""
 
 
 TRIES = 6
-"""A renewal is given up after this fraction of the lease."""
+"""A renewal is given up after one such part of the lease."""
 
 
 PAUSES = 30
-"""A renewal that failed is tried again after this fraction of the lease."""
+"""A failed renewal is repeated after one such part of the lease."""
 
 
 class Keeper:
     """Hands one run's events to its store and renews its lease, from any thread and event loop.
 
-    flushed: how many events the store has. error: the store's failure, after which nothing more is handed
-    over. detached: the run goes on without the store, unless another process has taken it over. since:
-    when the lease began. held_until: until when the lease certainly lasts. due: when it should be renewed.
-    All three are on the clock `ticks`. secret_ok: keys of the state that may hold a secret without a word.
+    flushed: number of events in the store. error: the store's failure; nothing is written after it.
+    detached: the run continues without the store, as no other process has taken it over. secret_ok: keys of
+    the state whose secrets are not logged.
+
+    since: start of the lease. held_until: the lease certainly lasts until then. due: time of the next
+    renewal. All three are on the clock `ticks`.
     """
 
     def __init__(
@@ -98,14 +100,14 @@ class Keeper:
         self._events = events
         self._durability = durability
         self._lock = threading.Lock()
-        self._on_its_way = False
+        self._writing = False
         self._wanted = 0
         self._waiting: list[tuple[int, Waiter | ThreadWaiter]] = []
         self._attempt: weakref.ref[Recorder] | None = None
         _heart.add(self)
 
     def attend(self, attempt: Recorder) -> None:
-        """Stop this attempt once the run is lost. Raises StaleWriter where it is already."""
+        """Stop this attempt once the run is lost. Raises StaleWriter if it is lost already."""
         self._attempt = weakref.ref(attempt)
         if self.lost:
             self.check()
@@ -118,18 +120,18 @@ class Keeper:
     # --- handing over ---
 
     def pump(self) -> None:
-        """Hand new events to the store; while a batch is on its way, `_batch_ended` sends the next."""
+        """Hand new events to the store; while a batch is being written, `_batch_ended` sends the next."""
         with self._lock:
             start, stop = self.flushed, len(self._events)
             self._wanted = stop
-            if self._on_its_way or start >= stop:
+            if self._writing or start >= stop:
                 return
-            going = self._on_its_way = self.error is None
-        # A run that waits or has ended has no lease to be renewed.
+            works = self._writing = self.error is None
+        # A suspended or finished run has no lease to renew.
         self.over = isinstance(self._events[stop - 1], RunFinished | RunSuspended)
-        if not going:
+        if not works:
             return
-        events = Outgoing(self._events[start:stop], self._kept)
+        events = Outgoing(self._events[start:stop], self._storable)
         done = partial(self._batch_ended, stop, ticks())
         try:
             self.store.submit(
@@ -138,8 +140,8 @@ class Keeper:
         except Exception as error:
             done(error)
 
-    def _kept(self, event: Event) -> Event:
-        """Return what the store may keep of an event; called in the store's thread."""
+    def _storable(self, event: Event) -> Event:
+        """Return an event without secrets and large values; called in the store's thread."""
         if not outlives(self.store):
             return event
         redactor = self._durability.redactor
@@ -152,7 +154,7 @@ class Keeper:
         return shown
 
     def _effect_of(self, finished: CallFinished) -> str:
-        """Find the effect of the call that has ended."""
+        """Return the effect of an ended call."""
         begun = (event for event in reversed(self._events) if isinstance(event, CallStarted))
         return finished.effect or next(
             (event.effect for event in begun if event.key == finished.key), ""
@@ -161,7 +163,7 @@ class Keeper:
     def _batch_ended(self, stop: int, sent: float, error: BaseException | None) -> None:
         """Note that a batch was stored or has failed; called in the store's thread."""
         with self._lock:
-            self._on_its_way = False
+            self._writing = False
             if error is None:
                 self.flushed = stop
                 self._extended(sent)
@@ -184,14 +186,14 @@ class Keeper:
             self.pump()
 
     def _fail(self, error: BaseException) -> None:
-        # In this order, since a thread that sees the error then reads `detached`.
+        # In this order, as a thread that sees the error reads `detached` next.
         self.detached = self._durability.on_store_error == "continue" and not isinstance(
             error, StaleWriter
         )
         self.error = error
 
     def _awaited(self, new: Callable[[], W]) -> W | None:
-        """Return a waiter that wakes when the store has all events so far; None if it already has them."""
+        """Return a waiter for the store to have all events so far; None if it has them already."""
         target = len(self._events)
         if self._wanted < target:
             self.pump()
@@ -205,8 +207,8 @@ class Keeper:
     async def barrier(self) -> None:
         """Wait until all events so far are durable and the lease certainly lasts. Raises the store's error.
 
-        A store that says nothing for the length of a lease is StoreUnavailable. Cancelling the wait does
-        not keep the events from being stored.
+        A store that does not answer within the length of a lease is StoreUnavailable. The events are stored
+        even if the wait is cancelled.
         """
         waiting = self._awaited(partial(Waiter, self._slow))
         if waiting is not None:
@@ -218,7 +220,7 @@ class Keeper:
         await self.hold()
 
     def barrier_sync(self) -> None:
-        """`barrier` for a thread that may block. The store has threads of its own."""
+        """Do as `barrier`, in a thread that may block; the store has its own threads."""
         waiting = self._awaited(partial(ThreadWaiter, self._slow))
         patience = patience_of(self.lease_s)
         if waiting is not None and not waiting.wait(patience):
@@ -226,14 +228,14 @@ class Keeper:
         self.hold_sync()
 
     def check(self) -> None:
-        """Raise the store's error if the run must not go on without the store."""
+        """Raise the store's error, unless the run continues without the store."""
         if self.error is not None and not self.detached:
             raise self.error
 
     async def confirm(self) -> None:
         """Renew the lease. Raises StaleWriter, and stops writing, if another process owns the run now."""
         self.check()
-        # A run of which nothing is stored yet has no owner, nor has one that goes on without its store.
+        # A run without stored events, or without its store, has no owner.
         if self.flushed == 0 or self.error is not None:
             return
         sent = ticks()
@@ -251,7 +253,7 @@ class Keeper:
         return isinstance(self.error, StaleWriter)
 
     def _warn_of_secrets(self, redactor: Redactor, values: Mapping[str, Any]) -> None:
-        """Log once for each run that its state holds a secret, which will not survive this process."""
+        """Log once per run that its state holds a secret, which will not survive this process."""
         if self._durability.keys is not None or self._warned:
             return
         looked_at = {key: value for key, value in values.items() if key not in self.secret_ok}
@@ -268,13 +270,13 @@ class Keeper:
     # --- the lease ---
 
     def _extended(self, since: float) -> None:
-        """Note that the lease was extended by what was sent at `since`, so not before that moment."""
+        """Note that a request sent at `since` has extended the lease."""
         self.held_until = max(self.held_until, since + self.lease_s)
         self.due = max(self.due, since + self.lease_s / BEATS)
 
     @property
     def _is_held(self) -> bool:
-        """Whether nobody else can own the run now. A run without a working store does not ask."""
+        """Whether no other process can own the run now; also True without a working store."""
         return self.flushed == 0 or self.error is not None or ticks() < self.held_until
 
     async def hold(self) -> None:
@@ -295,7 +297,7 @@ class Keeper:
         self.check()
 
     def hold_sync(self) -> None:
-        """`hold` for a thread that may block."""
+        """Do as `hold`, in a thread that may block."""
         if not self._is_held:
             thread = threading.Thread(target=self._hold_in_a_thread, name="triage-hold")
             thread.start()
@@ -303,17 +305,17 @@ class Keeper:
         self.check()
 
     def _hold_in_a_thread(self) -> None:
-        with suppress(Exception):  # `check` raises it where it is waited for
+        with suppress(Exception):  # `hold_sync` raises it by `check`
             asyncio.run(self.hold())
 
     async def renew(self, patience: float) -> None:
-        """Renew the lease. A run that was taken over learns it here at the latest.
+        """Renew the lease; stop the attempt if the run was taken over.
 
         patience: seconds after which this try is given up.
         """
         sent = ticks()
         try:
-            # A run of which nothing is stored yet has no lease.
+            # A run without stored events has no lease.
             if self.flushed:
                 renewing = self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
                 await asyncio.wait_for(renewing, patience)
@@ -331,20 +333,20 @@ class Keeper:
 
 
 class _Heart:
-    """Renews the leases of this process' runs, in one thread for all, made with the first of them."""
+    """Renews the leases of this process' runs, in one thread that lives while any run does."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all runs: a forked child keeps none of its parent's."""
+        """Forget all runs, as a forked child owns none of its parent's."""
         self._keepers: WeakSet[Keeper] = WeakSet()
         self._lock = threading.Lock()
         self._new = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, keeper: Keeper) -> None:
-        """Renew this run's lease from now on, until the run is over."""
+        """Renew this run's lease until the run is over."""
         with self._lock:
             self._keepers.add(keeper)
             if self._thread is None:
@@ -353,7 +355,7 @@ class _Heart:
         self._new.set()
 
     def hurry(self, run_id: str) -> None:
-        """Renew the lease of a run at once, if it is this process': it may have lost the run."""
+        """Renew the lease of a run at once, as this process may have lost the run."""
         with self._lock:
             for keeper in self._keepers:
                 if keeper.run_id == run_id:
@@ -375,7 +377,7 @@ class _Heart:
             now = ticks()
             due = [keeper for keeper in living if keeper.due <= now]
             if due:
-                # A store that hangs must not keep the others' leases waiting.
+                # A store that hangs must not delay the renewal of other leases.
                 patience = min(keeper.lease_s for keeper in living) / TRIES
                 asyncio.run(_renew(due, patience))
             pause = max(0.0, min(keeper.due for keeper in living) - ticks())
@@ -394,14 +396,14 @@ _LOST = Diagnosis(
     user_message="The work was ended or goes on elsewhere.",
     classifier="lease",
 )
-"""Why an attempt is stopped whose run is somebody else's."""
+"""Diagnosis of an attempt whose run this process has lost."""
 
 
 _heart = _Heart()
 
 
 def hurry(run_id: str) -> None:
-    """Have this process notice at once that it has lost a run."""
+    """Make this process notice at once that it has lost a run."""
     _heart.hurry(run_id)
 
 
@@ -410,7 +412,7 @@ if hasattr(os, "register_at_fork"):
 
 
 async def release(store: Store, run_id: str, epoch: int, lease_s: float = 0.0) -> None:
-    """Give a run back to its store. Errors are logged only, since the lease ends by itself."""
+    """Release a run's lease. Errors are only logged, as the lease expires anyway."""
     try:
         await soon(store.release(run_id, epoch=epoch), lease_s)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Runs inside runs: every attempt of the outer run finds them again, continues them, and repeats none.
+"""Runs inside runs: every attempt of the outer run finds them, continues them, and repeats none.
 
-An inner run is a recorded call of the attempt that starts it. It has a journal of its own, so it can be
-continued after it was cut off, and what it did is known once it has ended.
+An inner run is a recorded call of the attempt that starts it. It has its own journal, so it can continue
+after an interruption, and its effects are known once it has ended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Taken(Exception):
 
 
 class Inner:
-    """A run that an attempt of another starts, or comes to again."""
+    """An inner run that an attempt starts or finds."""
 
     def __init__(
         self,
@@ -63,33 +63,34 @@ class Inner:
         self._begun = begun
 
     async def result(self) -> Any:
-        """Its result: recorded, or reached now. Raises the error it ends with."""
+        """Return its result, recorded or reached now. Raises the error that it ends with."""
         chosen = "run_id" in self._begun.bound
-        # What no attempt has come to before nobody can have started, unless its id was chosen.
-        events = await self._found() if chosen or self._run.replay is not None else []
+        # In a first attempt, only a run with a chosen id can exist already.
+        events = await self._read() if chosen or self._run.replay is not None else []
         while True:
             try:
                 if not events:
-                    return await self._started(alone=not chosen and self._run.replay is None)
-                return await self._known(events)
+                    return await self._start(alone=not chosen and self._run.replay is None)
+                return await self._continue(events)
             except (_Taken, errors.RunOver, errors.AlreadyResumed):
-                # Somebody else has it in hand, or had: what has become of it stands in its store.
-                found = await self._found()
+                # Another process has, or had, the run: its store tells the outcome.
+                found = await self._read()
                 if len(found) <= len(events) and not self._lost:
                     raise
                 events = found
             except Exception:
                 if not self._lost:
                     raise
-                # Taken over by somebody who came to it too. It belongs to whoever owns the outer run.
+                # Another process has called the run too. The owner of the outer run owns this one.
                 await self._run.session.confirm()
-                events = await self._found()
+                events = await self._read()
 
     @property
     def _lost(self) -> bool:
         return self.session is not None and self.session.lost
 
-    async def _found(self) -> list[Event]:
+    async def _read(self) -> list[Event]:
+        """Read the journal of the run; empty for a new run. Raises UsageError if the id is taken."""
         events = await self._config.read(self.id)
         if events:
             started = events[0]
@@ -98,27 +99,27 @@ class Inner:
             self._config.check_owns(self.id, started.agent)
         return events
 
-    async def _started(self, *, alone: bool) -> Any:
-        """A new run. alone: nobody else can have started it."""
+    async def _start(self, *, alone: bool) -> Any:
+        """Start a new run; return its result. alone: no other process can have started it."""
         session = self._begin_session()
         if alone and not self._run.session.durable:
             return await run_loop(session, self._function)
         return await run_loop(session, self._function, self._claimed(session))
 
     async def _claimed(self, session: Session) -> None:
-        """Store the start of a new run. Raises _Taken where there is one already."""
-        # Whoever takes over the outer run has to know of this one.
+        """Store the start of a new run. Raises _Taken if the run exists already."""
+        # The next owner of the outer run has to know of this one.
         await self._run.session.barrier()
         try:
             await claim_run_id(session)
         except errors.UsageError as error:
             raise _Taken from error
-        await self._still_ours(session)
+        await self._confirm_outer(session)
 
-    async def _still_ours(self, session: Session) -> None:
-        """Make sure that what was just taken is inside of a run that this process owns.
+    async def _confirm_outer(self, session: Session) -> None:
+        """Check that we still own the outer run; else release the inner one.
 
-        In this order: whoever takes over the outer run later comes to this one later too.
+        After the inner run was claimed: a later owner of the outer run claims it later too.
         """
         try:
             await self._run.session.confirm()
@@ -134,15 +135,15 @@ class Inner:
         self.session = session
         return session
 
-    async def _known(self, events: Sequence[Event]) -> Any:
-        """A run that stands in its store."""
+    async def _continue(self, events: Sequence[Event]) -> Any:
+        """Continue a stored run; return its result."""
         if isinstance(events[-1], RunFinished):
             self.session = Session(
                 self._config, self._task, self._kwargs, self.id, self._run, events
             )
             self.session.count_in_parent()
             return await outcome(self._config, events)
-        # Nobody who has lost the outer run should get in the way of its owner.
+        # A process that has lost the outer run must not disturb its owner.
         await self._run.session.confirm()
         answers = inner_runs(self._run.session).answers
         asked = waits_for(events)
@@ -163,34 +164,34 @@ class Inner:
             except (errors.UsageError, errors.TokenExpired) as error:
                 logger.warning("run %s: the answer was not taken: %s", self.id, error)
             else:
-                return await self._goes_on(session, start)
+                return await self._run_from(session, start)
         session = opened(
             self._config, self._function, events, self._kwargs, self._task, None, "run(task"
         )
-        # Whether its workers die of it is counted for the outer run.
+        # Deaths of processes are counted for the outer run.
         cancelled = await unbroken(own(session, events, at_once=True, asks_anew=True, force=True))
-        return await self._goes_on(session, taken_over(session, cancelled))
+        return await self._run_from(session, taken_over(session, cancelled))
 
-    async def _goes_on(self, session: Session, start: Coroutine[Any, Any, Next]) -> Any:
+    async def _run_from(self, session: Session, start: Coroutine[Any, Any, Next]) -> Any:
         session.parent = self._run
         session.nested = session.comes_back = True
-        kept = inner_runs(self._run.session).left
-        left = kept.get(self.id)
+        sessions = inner_runs(self._run.session).left
+        left = sessions.get(self.id)
         if left is not None and left is not session:
             session.live, session.undo = left.live, left.undo
             session.inner = left.inner or session.inner
-        self.session = kept[self.id] = session
+        self.session = sessions[self.id] = session
 
         async def first() -> Next:
             with closing(start):
-                await self._still_ours(session)
+                await self._confirm_outer(session)
                 return await start
 
         return await run_loop(session, self._function, first())
 
     async def items(self) -> AsyncGenerator[Any]:
-        """The items of its stream; all at once where they are recorded, or it goes on."""
-        if self._run.replay is not None and await self._found():
+        """Yield the items of its stream; those of a recorded or continued run come at its end."""
+        if self._run.replay is not None and await self._read():
             for item in await self.result():
                 yield item
             return
@@ -204,10 +205,10 @@ class Inner:
             for item in await self.result():
                 yield item
 
-    # How it ended -----------------------------------------------------------------------------
+    # The end ----------------------------------------------------------------------------------
 
     async def finished(self, result: Any) -> Any:
-        """Write down that it has ended well; the result."""
+        """Record its success; return the result."""
         run = self._run
         self._end()
         finish(run, self._begun, result)
@@ -216,7 +217,7 @@ class Inner:
         return result
 
     def failed(self, error: BaseException) -> None:
-        """Write down how it ended, or keep it for a later attempt, which goes on with it."""
+        """Record its failure, or keep it for a later attempt to continue."""
         session = self.session
         if session is None or not session.events:
             return
@@ -227,23 +228,23 @@ class Inner:
         session.count_in_parent()
         kept = inner_runs(self._run.session)
         if self._run.over:
-            return  # kept when the attempt ended; the next one may have come to it meanwhile
+            return  # kept when the attempt ended; the next one may have continued it meanwhile
         kept.left[self.id] = session
         if isinstance(error, errors.TriageSuspendedError):
             kept.asked.append((error, self._asks(session, error.question)))
 
     def _end(self) -> None:
-        """It is over. The call has the effect of what was done in it, and asked a model if that did."""
+        """Set the effect of the call, and whether it asked a model, from the ended run."""
         assert self.session is not None
-        kept = inner_runs(self._run.session).left
-        if kept.get(self.id) is self.session:
-            del kept[self.id]
+        sessions = inner_runs(self._run.session).left
+        if sessions.get(self.id) is self.session:
+            del sessions[self.id]
         state = self.session.state
         self._begun.effect = Effect.UNKNOWN if had_effect(state) else Effect.IDEMPOTENT
         self._begun.asked_model = state.has_asked_model() and not is_judging()
 
     def _asks(self, session: Session, text: str) -> Question:
-        """What it waits for, as a question of the outer run."""
+        """Return its question as one of the outer run."""
         asked = waits_for(session.events)
         assert asked is not None
         own = session.question
@@ -265,7 +266,7 @@ class Inner:
 
 
 def had_effect(state: RunState) -> bool:
-    """Whether a run has done, or may have done, what must not be done twice."""
+    """Whether a run has, or may have, an effect that must not happen twice."""
     if state.effects:
         return True
     calls = state.calls.values()
@@ -283,8 +284,8 @@ async def run_inside(
     kwargs: Mapping[str, Any],
     run_id: str | None,
 ) -> Any:
-    """`Agent.run` in an attempt of another run: the result, known or reached now."""
-    config = kept_as_safely(config, function, run)
+    """Do as `Agent.run` inside an attempt of another run; return the result, recorded or reached now."""
+    config = at_least_as_safe(config, function, run)
     begun = await _begin(run, config, task, kwargs, run_id)
     if begun is None:
         session = Session(config, task, kwargs, run_id, run)
@@ -306,11 +307,11 @@ async def run_inside(
 async def stream_inside(
     run: Recorder, config: Config, function: Function, task: Any, kwargs: Mapping[str, Any]
 ) -> AsyncGenerator[Any]:
-    """`Agent.stream` in an attempt of another run; one that goes on gives its items at its end."""
+    """Do as `Agent.stream` inside an attempt; a continued run yields its items at its end."""
     if function.kind not in STREAMED:
         yield await run_inside(run, config, function, task, kwargs, None)
         return
-    config = kept_as_safely(config, function, run)
+    config = at_least_as_safe(config, function, run)
     begun = await _begin(run, config, task, kwargs, None)
     if isinstance(begun, Reused):
         for item in begun.result:
@@ -338,8 +339,8 @@ async def stream_inside(
         await inner.finished(items)
 
 
-def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
-    """The options of an agent for runs inside this one: stored as durably and redacted as strictly."""
+def at_least_as_safe(config: Config, function: Function, run: Recorder) -> Config:
+    """Return the config of an inner run: as durable, and redacted as strictly, as the outer run's."""
     outer = run.session.config
     if outer.redactor is not None and config.durability.redact is not False:
         own = config.redactor
@@ -357,7 +358,7 @@ def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
 async def _begin(
     run: Recorder, config: Config, task: Any, kwargs: Mapping[str, Any], run_id: str | None
 ) -> Begun | Reused | None:
-    """The call that the run inside is; None for one that could not be known again."""
+    """Begin the recorded call for this inner run; None if its task has no exact JSON form."""
     try:
         return await _call_of(run, config, task, kwargs, run_id)
     except errors.AttemptInterrupted:
@@ -377,12 +378,12 @@ async def _call_of(
     await _pass_over_harmless(run, tool, config)
     named = kwargs if run_id is None else {**kwargs, "run_id": run_id}
     begun = begin_call(run, tool, (task,), named)
-    assert not isinstance(begun, Undo | Guarded)  # no run is undone, and no guard asked about one
+    assert not isinstance(begun, Undo | Guarded)  # inner runs have neither compensators nor guards
     return begun
 
 
 def _recorded_name(run: Recorder, config: Config) -> str:
-    """The name under which this run has recorded the agent before: an alias where it was renamed since."""
+    """Return the agent's name in this run's journal: an alias if it was renamed since."""
     if run.replay is None or not config.aliases:
         return config.name
     calls = run.session.state.calls.values()
@@ -391,7 +392,7 @@ def _recorded_name(run: Recorder, config: Config) -> str:
 
 
 async def _pass_over_harmless(run: Recorder, tool: Nested, config: Config) -> None:
-    """Count inner runs that were cut off before any effect as met: nobody need be asked about them."""
+    """Count interrupted inner runs without an effect as repeated, so that no person is asked about them."""
     if run.replay is None:
         return
     calls = run.session.state.calls

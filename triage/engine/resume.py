@@ -1,4 +1,4 @@
-"""Runs continued from their store: those a process has left, and suspended ones that are answered."""
+"""Continue runs from their store: runs that a process has left, and suspended runs that are answered."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ from .run import NO_GUIDANCE, Guidance
 from .tools import Function
 from .undeclared import carries_turns, repeats_changes
 
-# A run that was left in its store: taken over, read, and gone on with from where its journal ends.
+# Recovery: take a run over, read its journal, and continue from its end.
 
 
 UNSET: Any = object()
 
 
 class MissingArguments(errors.UsageError):
-    """Arguments of a run that could not be stored were not given again. names: which ones."""
+    """Arguments of a run that could not be stored were not given again. names: of these arguments."""
 
     def __init__(self, run_id: str, names: Sequence[str], remedy: str) -> None:
         super().__init__(
@@ -73,7 +73,7 @@ class MissingArguments(errors.UsageError):
 
 
 def _lost_state(events: Sequence[Event]) -> list[str]:
-    """Keys of the state whose values held a secret and were not stored, and are not set anew since."""
+    """Return keys of the state whose values held a secret, were not stored, and were not set again."""
     lost: dict[str, None] = {}
     for event in events:
         if isinstance(event, AttemptStarted) and event.base is None and not event.keep_state:
@@ -85,12 +85,12 @@ def _lost_state(events: Sequence[Event]) -> list[str]:
     return list(lost)
 
 
-def _injected_again(
-    events: Sequence[Event], given: dict[str, Any]
+def _with_injected(
+    events: Sequence[Event], values: dict[str, Any]
 ) -> tuple[list[Event], list[str]]:
-    """The events, with values of the last action's `inject` that were not stored as they are given now.
+    """Return the events with the last action's unstored `inject` values filled in, and the missing names.
 
-    given: values by name; what is an injected value alone is taken out. Also returns the names that lack.
+    values: by name; a value that is only injected, and no argument of the run, is removed.
     """
     events = list(events)
     missing: list[str] = []
@@ -101,14 +101,14 @@ def _injected_again(
         if not isinstance(event, ActionChosen | RunResumed):
             continue
         if isinstance(event.action, Suspend) or event.action == Retry():
-            continue  # an attempt that a question stopped goes on with what was injected before
+            continue  # an attempt that a question stopped keeps the values injected before
         inject = dict(getattr(event.action, "inject", None) or {})
         lost = [name for name, value in inject.items() if HIDDEN in json.dumps(plain(value))]
-        missing = [name for name in lost if name not in given]
-        inject.update({name: given[name] for name in lost if name in given})
+        missing = [name for name in lost if name not in values]
+        inject.update({name: values[name] for name in lost if name in values})
         for name in lost:
             if name not in arguments:
-                given.pop(name, None)
+                values.pop(name, None)
         if lost:
             events[at] = replace(event, action=replace(event.action, inject=inject))
         break
@@ -116,7 +116,7 @@ def _injected_again(
 
 
 class Recovered(NamedTuple):
-    """How a run ended that `recover_all` has taken over. error: None where it has a result."""
+    """The end of a run that `recover_all` has taken over. error: None if it has a result."""
 
     run_id: str
     result: Any
@@ -134,10 +134,10 @@ async def reopen(
     at_once: bool = True,
     force: bool = False,
 ) -> Any:
-    """Take a run over and go on with it: its result, as `run` gives it.
+    """Take a run over and continue it; return its result, as `run` does.
 
-    state: merged into the state that is recorded. at_once: although its owner's lease may live. force:
-    although it is a dead letter. Raises as `Agent.recover` says.
+    state: merged into the recorded state. at_once: despite a live lease. force: even a dead letter. Raises
+    as `Agent.recover` does.
     """
     events = await config.read(run_id)
     if not events:
@@ -149,7 +149,7 @@ async def reopen(
     try:
         session = opened(config, function, events, kwargs, task, state, "recover(run_id")
     except errors.UsageError:
-        if not at_once:  # one that lives is left alone, whatever it would need
+        if not at_once:  # RunBusy, for a live lease, takes precedence over missing arguments
             claim = await soon(
                 config.store.claim(run_id, lease_s=config.durability.lease_s),
                 config.durability.lease_s,
@@ -160,19 +160,19 @@ async def reopen(
         cancelled = await unbroken(
             own(session, events, at_once=at_once, asks_anew=force, force=force)
         )
-    except errors.RunOver:  # it has ended meanwhile
+    except errors.RunOver:  # ended meanwhile
         return await outcome(config, await config.read(run_id))
     try:
         return await run_loop(session, function, taken_over(session, cancelled, state))
     except Exception as error:
         if not session.lost:
             raise
-        # Nothing that was said here counts: the run is in another's hands.
+        # Another process owns the run, so an error raised here does not count.
         raise await _taken_away(config, run_id) from error
 
 
 async def _taken_away(config: Config, run_id: str) -> errors.RunBusy:
-    """The error for a recovery that has lost its run to somebody else."""
+    """Return the error for a recovery that has lost its run to another process."""
     info = await soon(config.store.info(run_id), config.durability.lease_s)
     until = None if info is None else info.lease_until
     left = (
@@ -186,7 +186,7 @@ async def _taken_away(config: Config, run_id: str) -> errors.RunBusy:
 
 
 def check_owner(config: Config, events: Sequence[Event]) -> None:
-    """Raise UsageError for a run of another agent, and for a journal that does not begin with its start."""
+    """Raise UsageError for a run of another agent, and for a journal without its start."""
     started = events[0]
     if not isinstance(started, RunStarted):
         raise errors.UsageError(
@@ -196,7 +196,7 @@ def check_owner(config: Config, events: Sequence[Event]) -> None:
 
 
 def check_waiting(events: Sequence[Event], *, force: bool) -> None:
-    """Raise UsageError for a run that waits for an answer, unless it is to ask anew."""
+    """Raise UsageError for a run that waits for an answer, unless `force` lets it ask again."""
     asked = next(filter(is_milestone, reversed(events)), None)
     if isinstance(asked, RunSuspended) and not force:
         raise errors.UsageError(
@@ -213,9 +213,9 @@ async def own(
     asks_anew: bool = False,
     force: bool = False,
 ) -> None:
-    """Become the run's owner, and take in all that its previous owner has written.
+    """Claim the run, and read the events that its previous owner has added.
 
-    at_once, force: as for `reopen`. asks_anew: although it waits for an answer.
+    at_once, force: as for `reopen`. asks_anew: even if the run waits for an answer.
     """
     config, run_id = session.config, session.run_id
     lease_s = config.durability.lease_s
@@ -237,9 +237,9 @@ async def own(
 
 
 async def _fence_inner(store: Store, run_id: str, state: RunState, lease_s: float) -> None:
-    """Fence the previous owner off from the inner runs too: it may still be working in one.
+    """Fence the previous owner off from the inner runs too, as it may be working in one.
 
-    An inner run that another store keeps is fenced when the outer run comes to it.
+    An inner run in another store is fenced when the outer run calls it again.
     """
     for inner in open_inside(state):
         info = await soon(store.info(inner), lease_s)
@@ -264,15 +264,16 @@ def opened(
     state: Mapping[str, Any] | None,
     asked: str,
 ) -> Session:
-    """The session of a run from its journal. asked: the beginning of the call that asks for it.
+    """Open the session of a run from its journal.
 
-    Raises MissingArguments, which names that call, for arguments that must be given again.
+    asked: the beginning of the user's call, as MissingArguments shows it, which is raised for arguments
+    that must be given again.
     """
     started = events[0]
     assert isinstance(started, RunStarted)  # `check_owner` has seen it
-    given = dict(kwargs)
-    events, missing = _injected_again(events, given)
-    missing += [name for name in started.unstored if name not in given and name != TASK]
+    arguments = dict(kwargs)
+    events, missing = _with_injected(events, arguments)
+    missing += [name for name in started.unstored if name not in arguments and name != TASK]
     if TASK in started.unstored and task is UNSET:
         missing.insert(0, TASK)
     lost = [name for name in _lost_state(events) if name not in (state or {})]
@@ -281,10 +282,10 @@ def opened(
         again = [f"{name}=…" for name in missing] + [f"state={{{entries}}}"] * bool(lost)
         names = [*missing, *(f"state[{name!r}]" for name in lost)]
         raise MissingArguments(started.run_id, names, f"{', '.join([asked, *again])})")
-    given = {**started.args, **given}
-    function.check(given)
+    arguments = {**started.args, **arguments}
+    function.check(arguments)
     task = started.task if task is UNSET else task
-    return Session(config, task, given, started.run_id, None, events)
+    return Session(config, task, arguments, started.run_id, None, events)
 
 
 async def taken_over(
@@ -292,9 +293,9 @@ async def taken_over(
     cancelled: BaseException | None,
     state: Mapping[str, Any] | None = None,
 ) -> recovery.Next:
-    """Journal that the run has a new owner; how it goes on. Raises the error it ends with instead.
+    """Journal the new owner; return the start of its attempt, or raise the error that ends the run.
 
-    state: given again by the new owner, merged into what is recorded.
+    cancelled: raised first. state: given again by the new owner, merged into the recorded state.
     """
     if cancelled is not None:
         raise cancelled
@@ -317,9 +318,9 @@ async def taken_over(
         session.add(StateUpdated, attempt=attempt, values=exact(dict(state), "state"))
     match last:
         case AttemptStarted():
-            return await _begun_again(session, last, state or {})
+            return await _restart(session, last, state or {})
         case AttemptFailed():
-            return await _decided(session)
+            return await _decide(session)
         case ActionChosen(action=action, by=by):
             context = await context_at(session)
             refused = recovery.unsafe(session, context, action)
@@ -344,18 +345,18 @@ async def taken_over(
             return recovery.Next(1, NO_GUIDANCE, "retry")
 
 
-async def _begun_again(
+async def _restart(
     session: Session, started: AttemptStarted, state: Mapping[str, Any]
 ) -> recovery.Next:
-    """Begin an attempt that was cut off once more, unless that would repeat what must not be repeated."""
+    """Restart an interrupted attempt, unless that would repeat an effect."""
     lost = _unrepeatable(session, started)
     repeats = None if lost is not None else repeats_changes(session)
     if lost is None and repeats is None:
-        return await _again(session, started, state)
+        return await _same_attempt(session, started, state)
     diagnosis = lost or _cut_off(started, repeats or "")
     session.add(AttemptFailed, attempt=started.attempt, error=None, diagnosis=diagnosis)
     if repeats is None:
-        return await _decided(session)
+        return await _decide(session)
     context = await context_at(session)
     carries = carries_turns(session)
     decision = (
@@ -367,7 +368,7 @@ async def _begun_again(
     return await recovery.perform(session, context, decision)
 
 
-async def _decided(session: Session) -> recovery.Next:
+async def _decide(session: Session) -> recovery.Next:
     context = await context_at(session)
     decision = await recovery.decide(session, context)
     recovery.choose(session, context, decision)
@@ -375,7 +376,7 @@ async def _decided(session: Session) -> recovery.Next:
 
 
 def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None:
-    """Why an attempt that was cut off cannot be begun again; None if it can."""
+    """Return the diagnosis of an interrupted attempt that cannot restart; None if it can."""
     done = [effect for effect in session.state.effects if effect.seq > started.seq]
     if not done:
         return None
@@ -385,7 +386,7 @@ def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None
 
 
 def _cut_off(started: AttemptStarted, text: str) -> Diagnosis:
-    """The diagnosis of an attempt whose process died, and that cannot simply be begun again."""
+    """Return the diagnosis of an attempt whose process died, and that cannot restart."""
     return Diagnosis(
         FailureType.EXTERNAL_FAULT,
         cause=Cause.IN_DOUBT,
@@ -397,10 +398,10 @@ def _cut_off(started: AttemptStarted, text: str) -> Diagnosis:
     )
 
 
-async def _again(
+async def _same_attempt(
     session: Session, started: AttemptStarted, restored: Mapping[str, Any]
 ) -> recovery.Next:
-    """Begin the attempt that was cut off once more, under its number: it had not failed.
+    """Restart an interrupted attempt under its number, as it has not failed.
 
     restored: state that was given again.
     """
@@ -429,7 +430,7 @@ async def _again(
 
 
 async def context_at(session: Session) -> FailureContext:
-    """What was known of the last failure, read from the journal; the live exception is gone."""
+    """Return the context of the last failure, from the journal; it lacks the live exception."""
     past = session.state.history[-1]
     run = Run(session, past.number, NO_GUIDANCE, None, len(past.trajectory))
     checks = session.config.checks
@@ -440,7 +441,7 @@ async def context_at(session: Session) -> FailureContext:
 
 
 async def outcome(config: Config, events: Sequence[Event]) -> Any:
-    """What a finished run has come to: its recorded result, or the error it ended with, raised."""
+    """Return the recorded result of a finished run, or raise the error that it ended with."""
     finished = events[-1]
     assert isinstance(finished, RunFinished)
     run_id, status = finished.run_id, finished.status
@@ -460,7 +461,7 @@ async def outcome(config: Config, events: Sequence[Event]) -> Any:
 
 
 def _result(config: Config, finished: RunFinished) -> Any:
-    """A recorded result as what it was. Raises ResultLost where the journal does not say that."""
+    """Restore a recorded result. Raises ResultLost if the journal does not hold all of it."""
     if finished.typed and config.returns.type is not Any:
         try:
             return config.returns.read(finished.result)
@@ -479,7 +480,7 @@ def _result(config: Config, finished: RunFinished) -> Any:
 
 
 async def reopen_all(config: Config, function: Function, concurrency: int) -> list[Recovered]:
-    """`reopen` for every run of this agent whose lease has ended."""
+    """Reopen every run of this agent whose lease has ended."""
     limiter = anyio.CapacityLimiter(concurrency)
     found: list[Recovered] = []
 
@@ -499,16 +500,16 @@ async def reopen_all(config: Config, function: Function, concurrency: int) -> li
             for info in await soon(
                 config.store.runs("running", agent=name), config.durability.lease_s
             ):
-                # A run inside another is gone on with when the outer one comes to it.
+                # An outer run continues its inner runs.
                 if info.parent is None:
                     group.start_soon(one, info.run_id)
     return found
 
 
 async def answer_only(config: Config, asked: str, answer: Reply, *, by: str) -> Action:
-    """Write down an answer without going on with the run; the action that follows.
+    """Record an answer without continuing the run; return the resulting action.
 
-    asked: the question's token, or the run's id for what it asks now. Raises as `Agent.answer` says.
+    asked: the question's token, or the run's id for its current question. Raises as `Agent.answer` does.
     """
     run_id, is_token, _ = asked.partition("~")
     events = await config.read(run_id)
@@ -532,7 +533,7 @@ async def answer_only(config: Config, asked: str, answer: Reply, *, by: str) -> 
 
 
 def _unfit(session: Session, action: Action) -> str | None:
-    """Why the action of an answer cannot be performed, or would end the run; None if it can."""
+    """Return why the action of an answer is infeasible, or would end the run; None if it is fine."""
     delay = delay_of(action)
     seconds = session.config.limits.raised(session.state.granted(action)).seconds
     if delay and seconds is not None:
@@ -546,7 +547,7 @@ def _unfit(session: Session, action: Action) -> str | None:
 
 
 async def _check_time(config: Config, asked: RunSuspended) -> None:
-    """Raise TokenExpired for a question whose time is over."""
+    """Raise TokenExpired for an expired question."""
     if asked.expires is not None and await time_of(config) >= asked.expires:
         raise errors.TokenExpired(
             f"the answer to run {asked.run_id} came after its time; the run still waits"
@@ -562,7 +563,7 @@ async def resume(
     task: Any = UNSET,
     state: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Carry out a person's answer, whichever process asked; the run's result, as `run` gives it."""
+    """Carry out a person's answer, whichever process asked; return the run's result, as `run` does."""
     digest = digest_of(token)
     events = await config.read(token.partition("~")[0])
     if events:
@@ -585,16 +586,16 @@ async def answer_to(
     *,
     at_once: bool = False,
 ) -> tuple[Session, Coroutine[Any, Any, recovery.Next]]:
-    """Take an answer to what a run has asked last: its session, and what is to be done first.
+    """Take an answer to a run's last question; return its session, and a coroutine that starts it.
 
-    given_by: the beginning of the call that gives the arguments. at_once: although somebody's lease
-    on the run lives. Raises TokenExpired, AlreadyResumed, and UsageError for an answer that does not fit.
+    given_by: the beginning of the user's call, as MissingArguments shows it. at_once: despite a live lease.
+    Raises TokenExpired, AlreadyResumed, and UsageError for an answer that does not fit.
     """
     digest = asked.token_digest
     await _check_time(config, asked)
     waiting = config.suspensions.get(digest)
     if waiting is not None:
-        # It waits here: what only this process has (results without a JSON form) is still at hand.
+        # The run waits in this process, which still has its results without a JSON form.
         session, context = waiting.session, waiting.context
     else:
         session = opened(config, function, events, kwargs, task, state, given_by)
@@ -606,11 +607,11 @@ async def answer_to(
     if refused is not None:
         raise errors.UsageError(refused)
     cancelled = await _own(session, asked, len(events), at_once=at_once)
-    # What is in memory may not be what the store has, if it fails now: who comes again reads the store.
+    # If this fails, memory may differ from the store, so a further answer reads the store.
     config.suspensions.pop(digest, None)
     if waiting is not None:
         session.started += config.env.monotonic() - waiting.since
-        # The attempt that it was inside of may be over by now: then nobody waits for it.
+        # Nobody waits for an inner run whose outer attempt is over.
         session.nested = session.parent is not None and not session.parent.over
 
     async def start() -> recovery.Next:
@@ -625,7 +626,7 @@ async def answer_to(
         except errors.StaleWriter as error:
             raise not_asked(asked.run_id, await config.read(asked.run_id), digest) from error
         if session.keeper is not None and session.keeper.error is not None:
-            raise session.keeper.error  # an answer that is not durable could be given twice
+            raise session.keeper.error  # an answer that was not stored could be given twice
         return await recovery.perform(session, context, recovery.Decision(action, "person"))
 
     return session, start()
@@ -634,7 +635,7 @@ async def answer_to(
 async def _own(
     session: Session, asked: RunSuspended, length: int, *, at_once: bool
 ) -> BaseException | None:
-    """Become the owner of a run that waits with a journal so long; a cancellation that came meanwhile.
+    """Claim a waiting run whose journal has `length` events; return a cancellation that came meanwhile.
 
     Raises as `first_to_answer` does.
     """
@@ -672,9 +673,7 @@ async def _own(
 
 
 def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
-    """The question this token answers. Raises UsageError for no such token, AlreadyResumed for an old
-    one.
-    """
+    """Return the question of a token. Raises UsageError for an unknown token, AlreadyResumed for an old."""
     asked = [event for event in events if isinstance(event, RunSuspended)]
     if all(event.token_digest != digest for event in asked):
         raise errors.UsageError(
@@ -688,13 +687,13 @@ def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
 
 
 def _carry_out(session: Session, answer: Any) -> Action:
-    """Journal the answer to a question about a call; the action that follows from any answer."""
-    given = answered(session.state, session.question, answer, before=standing(session))
-    if given.live is not None:
-        session.live = {**(session.live or {}), **given.live}
-    if given.inner is not None:
-        inner_runs(session).answers.update(given.inner)
-    for make in given.entries:
+    """Journal an answer to a question about a call; return the resulting action of any answer."""
+    result = answered(session.state, session.question, answer, before=standing(session))
+    if result.live is not None:
+        session.live = {**(session.live or {}), **result.live}
+    if result.inner is not None:
+        inner_runs(session).answers.update(result.inner)
+    for make in result.entries:
         session.add(make)
     session.has_calls = session.has_calls or bool(session.state.calls)
-    return given.action
+    return result.action

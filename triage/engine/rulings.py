@@ -1,4 +1,4 @@
-"""Ask the guard before a call runs, and do as it says."""
+"""Ask the guard before a call runs, and obey its ruling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .tools import Tool, shown
 
 
 class Guarded(Struct, frozen=True):
-    """A call that must not run before its guard was asked."""
+    """A call that waits for its guard's ruling."""
 
     guard: Guard
     key: str
@@ -38,23 +38,23 @@ class Guarded(Struct, frozen=True):
 
 
 def guarded(run: Recorder, tool: Tool, key: str, bound: Mapping[str, Any]) -> Guarded | None:
-    """The guard's question about a call; None where no guard covers it, or a person has approved it."""
+    """Return the call as its guard sees it; None if no guard covers it, or a person has approved it."""
     checks = run.session.config.checks
     guard = None if checks is None else checks.guarding
-    # Only what was declared lets a call pass a guard: a name may lie.
+    # Only a declared effect lets a call pass a guard: a name may lie.
     effect = Effect.UNKNOWN if tool.inferred else tool.effect
     if guard is None or not guard.covers(tool.name, effect):
         return None
     if key in run.session.state.approved:
         return None
     session = run.session
-    arguments = plain(tool.shown(bound))  # a copy of its own, as a guard may change it
+    arguments = plain(tool.shown(bound))  # a copy, as a guard may change it
     call = GuardedCall(tool.name, arguments, effect, session.run_id, run.number, session.task)
     return Guarded(guard, key, call, tool)
 
 
 async def rule(run: Recorder, asked: Guarded) -> None:
-    """Ask a guard, sync or async: comes back where the call may run."""
+    """Ask a guard, sync or async; return if the call may run."""
     decide = asked.guard.decide
     ruling: Any
     try:
@@ -62,18 +62,18 @@ async def rule(run: Recorder, asked: Guarded) -> None:
         turn = nullcontext() if inspect.iscoroutinefunction(decide) else run.session.guard_turn
         async with turn:
             left = run.session.attempt_seconds_left()
-            with _watched(run, asked):
+            with _logged_wait(run, asked):
                 ruling = await ask_user(
                     decide, asked.call, seconds=seconds, seconds_left=left, long=True
                 )
     except Exception as error:
-        ruling = _unruled(run, asked, error)
+        ruling = _failed(run, asked, error)
     _obey(run, asked, ruling)
 
 
 @contextmanager
-def _watched(run: Recorder, asked: Guarded) -> Generator[None]:
-    """Log once that a call waits for its guard, if that takes longer than 2 s."""
+def _logged_wait(run: Recorder, asked: Guarded) -> Generator[None]:
+    """Log once that a call waits for its guard, after 2 s."""
     left = run.session.attempt_seconds_left()
     most = min(deadline_of(asked.guard.decide), math.inf if left is None else left)
     say = partial(
@@ -94,7 +94,7 @@ def _watched(run: Recorder, asked: Guarded) -> Generator[None]:
 
 
 def rule_sync(run: Recorder, asked: Guarded) -> None:
-    """`rule` where a sync tool stands. An async guard is awaited from its thread."""
+    """Do as `rule` for a sync tool; in a thread, an async guard is awaited in its event loop."""
     try:
         anyio.from_thread.check_cancelled()
     except RuntimeError:
@@ -105,17 +105,17 @@ def rule_sync(run: Recorder, asked: Guarded) -> None:
     decide = asked.guard.decide
     ruling: Any
     try:
-        with _watched(run, asked):
+        with _logged_wait(run, asked):
             ruling = ask_here(decide, asked.call, seconds=deadline_of(decide))
     except Exception as error:
-        ruling = _unruled(run, asked, error)
+        ruling = _failed(run, asked, error)
     if inspect.iscoroutine(ruling):
         ruling.close()
         ruling = Suspend("its guard is async, and a sync tool in the event loop cannot wait for it")
     _obey(run, asked, ruling)
 
 
-def _unruled(run: Recorder, asked: Guarded, error: Exception) -> Suspend:
+def _failed(run: Recorder, asked: Guarded, error: Exception) -> Suspend:
     logger.error("run %s: the guard of %s failed", run.run_id, asked.call.tool, exc_info=error)
     why = str(error) if isinstance(error, TooSlow) else f"failed with {type(error).__name__}"
     return Suspend(f"its guard {why}")

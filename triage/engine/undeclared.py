@@ -1,6 +1,6 @@
-"""Changes that a model has asked for and that no tool has recorded: they are seen on the wire alone.
+"""Changes that a model has asked for and no tool has recorded: they are seen on the wire alone.
 
-Where the function is called again, they would be made again.
+Calling the function again would repeat them.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from .run import Recorder
 from .tools import TOOL_ATTRIBUTE, Compensator, declared, whole
 
 SEEN = "wire"
-"""In the metadata of a step: it was read off a conversation with a model."""
+"""Key in a step's metadata: the step was read off a conversation with a model."""
 NOT_ATTEMPTED = "not_attempted"
-"""In the metadata of a step: the call was made, and ended before it could have taken effect."""
+"""Key in a step's metadata: the call ended before it could have taken effect."""
 RECORDS_TOOLS = "__triage_records_tools__"
 """True on functions that record each tool call that their models ask for."""
 GOES_ON = "__triage_goes_on__"
-"""True on functions that hold no state beside the conversation with their model."""
+"""True on functions whose only state is the conversation with their model."""
 HOW_TO_GO_ON = (
     "Answer approve() to have it called again, or Replan() to have its model go on from there"
 )
 _AGAIN = " again"
-"""Follows the tool in the key of a question whether it may be called again."""
-_said: set[str] = set()
-"""Names of agents of which it was said already what is made again."""
-_LONGEST = 300
-_MOST = 10
+"""Suffix of the tool's name in the key of a question whether the tool may be called again."""
+_logged: set[str] = set()
+"""Names of agents whose repeated calls were logged."""
+_MAX_TEXT = 300
+_MAX_NAMED = 10
 
 
 class Change(Struct, frozen=True):
-    """A call that changes something. ended: its result is known. result: None where it is not."""
+    """A call that changes something. ended: the result is known; else `result` is None."""
 
     tool: str
     arguments: Any
@@ -67,19 +67,19 @@ class Change(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The call in words."""
-        given = "" if self.arguments is None else as_json(self.arguments, _LONGEST)
-        gave = f" gave {as_json(self.result, _LONGEST)}" if self.ended else ""
-        return f"{self.tool[:80]}({given}){gave}"
+        arguments = "" if self.arguments is None else as_json(self.arguments, _MAX_TEXT)
+        gave = f" gave {as_json(self.result, _MAX_TEXT)}" if self.ended else ""
+        return f"{self.tool[:80]}({arguments}){gave}"
 
 
 def repeats_changes(session: Session) -> str | None:
-    """Why the function is not simply called again: it would repeat changes that nothing has recorded."""
+    """Return why calling the function again would repeat unrecorded changes; None if it would not."""
     changes = open_changes(session)
     return told(changes) if changes else None
 
 
 def carries_turns(session: Session) -> bool:
-    """Whether the model's conversation goes on with its earlier turns, so that it repeats no change."""
+    """Whether the next attempt continues the model's conversation, and so repeats no change."""
     if goes_on(session):
         return True
     resumed = [event.action for event in session.events if isinstance(event, RunResumed)]
@@ -87,16 +87,16 @@ def carries_turns(session: Session) -> bool:
 
 
 def goes_on(session: Session) -> bool:
-    """Whether the function holds no state beside the conversation with its model."""
+    """Whether the function's only state is the conversation with its model."""
     function = session.config.function
     is_marked = function is not None and getattr(function, GOES_ON, False)
     return session.config.durability.undeclared == "carry" or is_marked is True
 
 
 def say_called_again(session: Session) -> None:
-    """Log, once an agent, what is made again as nothing records it, where its function is called again."""
+    """Log once per agent the unrecorded calls that are repeated as its function is called again."""
     name = session.config.name
-    if name in _said or getattr(session.config.function, RECORDS_TOOLS, False) is True:
+    if name in _logged or getattr(session.config.function, RECORDS_TOOLS, False) is True:
         return
     asked = dict.fromkeys(
         one.name
@@ -108,13 +108,13 @@ def say_called_again(session: Session) -> None:
     known = _recorded(session) | _held(session) if changing else set()
     tools = [tool for tool in changing if tool not in known]
     if tools:
-        _said.add(name)
+        _logged.add(name)
         logger.info(
             "agent %s is called again, and so are tools that record nothing: %s. With @triage.tool above "
-            "one it is given its result instead", name, ", ".join(map(quote, tools[:_MOST])),
+            "one it is given its result instead", name, ", ".join(map(quote, tools[:_MAX_NAMED])),
         )  # fmt: skip
     elif not session.has_calls and not session.state.all_steps:
-        _said.add(name)
+        _logged.add(name)
         logger.info(
             "agent %s is called again from its beginning: it has asked no model that was seen, and "
             "recorded nothing", name,
@@ -122,7 +122,7 @@ def say_called_again(session: Session) -> None:
 
 
 def _recorded(session: Session) -> set[str]:
-    """Tools that have recorded calls in the run, or were named as such."""
+    """Return the tools that have recorded calls in the run, or are known to record them."""
     known = {call.tool for call in session.state.calls.values() if call.kind != "model"}
     return known | session.recorded_tools
 
@@ -162,7 +162,7 @@ def _values(place: Any) -> Iterable[Any]:
 
 
 def open_changes(session: Session) -> list[Change]:
-    """The changes that another call of the function would repeat."""
+    """Return the changes that another call of the function would repeat."""
     recorded = getattr(session.config.function, RECORDS_TOOLS, False) is True
     if recorded or session.config.durability.undeclared == "retry":
         return []
@@ -176,9 +176,9 @@ def open_changes(session: Session) -> list[Change]:
 def undeclared_changes(
     events: Iterable[Event], known: Iterable[str], *, stands: bool = False
 ) -> list[Change]:
-    """The changes since a person last decided on the run, in the order in which they were asked for.
+    """Return the changes since a person last decided on the run, in the order of the model's requests.
 
-    known: tools that record their calls. stands: a person's decision leaves them as they are.
+    known: tools that record their calls. stands: a person's decision does not settle the changes.
     """
     recorded = set(known)
     waiting: list[Asked] = []
@@ -188,7 +188,7 @@ def undeclared_changes(
         if isinstance(event, ApprovalAsked) and event.kind == "call":
             if is_held(event.subject):
                 waiting = [one for one in waiting if one not in last]
-            else:  # it would record its call, once approved
+            else:  # the tool would record its call, once approved
                 recorded.add(event.subject.rsplit(":", 2)[0])
         elif isinstance(event, RunResumed) and not stands:
             waiting, found = [], []
@@ -218,9 +218,9 @@ def _is_change(tool: str, recorded: set[str]) -> bool:
 
 
 def told(changes: list[Change]) -> str:
-    """Why the function is not simply called again, and what cures that."""
-    ended = [one.text for one in changes if one.ended][:_MOST]
-    asked = [one.text for one in changes if not one.ended][:_MOST]
+    """Return why the function is not called again, and the remedy."""
+    ended = [one.text for one in changes if one.ended][:_MAX_NAMED]
+    asked = [one.text for one in changes if not one.ended][:_MAX_NAMED]
     seen = f"seen on the wire: {'; '.join(ended)}. " if ended else ""
     open_ = f"asked for, and its outcome unknown: {'; '.join(asked)}. " if asked else ""
     name = changes[0].tool[:80]
@@ -232,39 +232,39 @@ def told(changes: list[Change]) -> str:
 
 
 def hold_back(run: Recorder, changes: list[Change], asked: list[Asked]) -> None:
-    """Stop before an answer is given on that asks once more for a change that ran or may have run.
+    """Stop before the agent gets an answer that asks again for a change that ran or may have run.
 
-    changes: those of earlier attempts. asked: what this attempt has asked for, the newest last.
+    changes: of earlier attempts. asked: calls that this attempt's model has asked for, newest last.
     """
     newest = asked[-1]
     equal = [one for one in changes if (one.tool, one.arguments) == (newest.name, newest.arguments)]
     if not equal:
         return
-    session, given = run.session, plain(newest.arguments)
+    session, arguments = run.session, plain(newest.arguments)
     times = sum((one.name, one.arguments) == (newest.name, newest.arguments) for one in asked)
-    named = digest(session.salt, json.dumps(given, sort_keys=True))
+    named = digest(session.salt, json.dumps(arguments, sort_keys=True))
     key = f"{newest.name}{_AGAIN}:{named}:{len(equal) - 1 + times}"
     if key in session.state.approved:
         return
     how = "was made before" if equal[-1].ended else "was asked for before, and may have been made"
     text = f"{equal[-1].text} {how}, and the model asks for it once more. May it be made again?"
     effect = Effect.UNKNOWN.value
-    question = Question(key, newest.name, effect, given, text, doubt=False, kind=APPROVAL)
+    question = Question(key, newest.name, effect, arguments, text, doubt=False, kind=APPROVAL)
     ask(run, question)
 
 
 def approved_again(session: Session) -> str | None:
-    """What the model is told where a person has just let it make a change once more."""
+    """Return the hint for a model that a person has just allowed to repeat a change; None otherwise."""
     for event in reversed(session.events):
         if isinstance(event, ApprovalGiven) and is_held(event.subject):
             tool = event.subject.rsplit(":", 2)[0].removesuffix(_AGAIN)
-            told = f"A person has approved that {tool} is called once more: call it."
-            return told if event.decision == "approved" else None
+            hint = f"A person has approved that {tool} is called once more: call it."
+            return hint if event.decision == "approved" else None
         if isinstance(event, AttemptFailed):
             return None
     return None
 
 
 def is_held(subject: str) -> bool:
-    """Whether a question is about an answer that was held back."""
+    """Whether a question is about an answer that `hold_back` stopped."""
     return subject.rsplit(":", 2)[0].endswith(_AGAIN)
