@@ -1,4 +1,4 @@
-"""Calls that a model asks for, and the steps that are their results."""
+"""Match the calls that a model asks for with the steps of their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .models import IDS
 
 
 def asked_in(step: Step) -> Iterator[Asked]:
-    """The calls that a model asked for, with their ids where those are known."""
+    """Yield the calls that a model asked for, with their ids if known."""
     found = step.tool_output if isinstance(step.tool_output, list) else []
     ids = (step.metadata or {}).get(IDS) or ()
     for at, call in enumerate(found):
@@ -22,19 +22,19 @@ def asked_in(step: Step) -> Iterator[Asked]:
 
 
 def answers(step_id: str | None, step_name: str | None, step_input: Any, asked: Asked) -> bool:
-    """Whether a recorded call is the one that a model asked for; compared by id where both have one.
+    """Whether a recorded call is a model's requested call; compared by id if both have one.
 
-    A framework makes an id up where its model gives none.
+    A framework invents an id if its model gives none.
     """
     if step_id is not None and asked.id:
         return step_id == asked.id
-    given = asked.arguments if isinstance(asked.arguments, Mapping) else {}
-    taken = step_input if isinstance(step_input, Mapping) else {}
-    return step_name == asked.name and all(taken.get(key) == given[key] for key in given)
+    requested = asked.arguments if isinstance(asked.arguments, Mapping) else {}
+    recorded = step_input if isinstance(step_input, Mapping) else {}
+    return step_name == asked.name and all(recorded.get(key) == requested[key] for key in requested)
 
 
 def answered_by(step: Step, asked: Asked) -> bool:
-    """Whether this step is the result of a call that a model asked for."""
+    """Whether this step is the result of a model's requested call."""
     if step.tool_called is None:
         return False
     id_ = (step.metadata or {}).get("id")

@@ -1,4 +1,4 @@
-"""What a decision was made of, as the journal keeps it: another policy can be held against it later."""
+"""The inputs of a decision, journalled so that another policy can be tried on them later."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["basis_of"]
 def basis_of(
     session: Session, policy: FailurePolicy, context: FailureContext, action: Action
 ) -> Basis:
-    """What the choice of this action was made of, by the notes of those who were asked."""
+    """Return the inputs of the choice of this action, from the notes of the policy and its strategies."""
     text = f"{shown_strategy(policy)}\n{session.limits!r}"
     known = digest("", text)
-    told = any(
+    is_recorded = any(
         isinstance(event, ActionChosen) and event.basis is not None and event.basis.policy == known
         for event in session.events
     )
@@ -32,7 +32,7 @@ def basis_of(
     since, session.tries_told = session.tries_told, len(session.tries)
     return Basis(
         policy=known,
-        text="" if told else text,
+        text="" if is_recorded else text,
         key=keys[-1] if keys else "",
         strategy=answered[-1] if answered else "",
         draw=context.draw,

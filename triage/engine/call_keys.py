@@ -56,7 +56,7 @@ class Tally:
     Also queues, by tool, the calls of earlier attempts whose results are reused by position. The queues
     are dropped when this attempt runs a call: from then on it no longer follows the old course.
 
-    beside: an adapter's cache for this attempt's calls. heard: keys of calls in doubt that returned an
+    beside: notes of adapters and checks about this attempt. heard: keys of calls in doubt that returned an
     error to the agent.
     """
 
@@ -296,7 +296,7 @@ def within_call(run_id: str) -> str | None:
 
 
 SAID = "said"
-"""Key in `Tally.beside`: the text of the answer, and of the whole result."""
+"""Key in `Tally.beside`: an adapter's reading of the result, as the answer alone and as all its text."""
 
 
 def tally(run: Recorder) -> Tally:

@@ -37,13 +37,13 @@ from .options import Checks, validate_result
 from .run import Recorder
 
 CHECK_SECONDS = 30.0
-"""How long a result's type, constraints and facts may take. Then the type refuses it; the others log it."""
+"""Time for each of a result's type, constraints and facts; then the type refuses, the others only log."""
 _MAX_NAMED = 10
 _MAX_TOOLS = 20
 
 
 class Refused(Exception):
-    """The result failed a check. `diagnosis` says which; `__cause__` is what the check raised."""
+    """The result failed the check in `diagnosis`; `__cause__` is the check's exception, if any."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         super().__init__(str(diagnosis))
@@ -51,29 +51,29 @@ class Refused(Exception):
 
 
 async def check(checks: Checks | None, run: Recorder, result: Any) -> Any:
-    """The result, validated. Raises `Refused` with the diagnosis if it fails a check.
+    """Return the validated result. Raises `Refused` with the diagnosis if it fails a check.
 
-    Without any checks, declared subgoals must be complete all the same.
+    Even without checks, declared subgoals must be complete.
     """
     if checks is None:
         checks = Checks()
-    remembered = {} if run.tally is None else run.tally.beside
-    answer, said = remembered.get(SAID, (result, result))
+    notes = {} if run.tally is None else run.tally.beside
+    answer, content = notes.get(SAID, (result, result))
     if checks.result_type is not None:
-        said = result = await _validated(checks, run, result, answer)
+        content = result = await _validated(checks, run, result, answer)
     if checks.subgoals:
         _complete(run)
     if checks.constraints:
-        await _constrained(checks, run, said)
+        await _constrained(checks, run, content)
     if checks.grounds is not None:
-        await _grounded(checks, checks.grounds, run, said)
+        await _grounded(checks, checks.grounds, run, content)
     for verifier in checks.verifiers:
         await _verified(run, verifier, result)
     return result
 
 
 async def _validated(checks: Checks, run: Recorder, result: Any, answer: Any) -> Any:
-    # In a thread: the type may have validators of the user's, and the value may be large.
+    # In a thread: the type may have the user's validators, and the value may be large.
     left = run.session.seconds_left()
     try:
         return await ask(
@@ -84,7 +84,7 @@ async def _validated(checks: Checks, run: Recorder, result: Any, answer: Any) ->
 
 
 def _typed(checks: Checks, result: Any, answer: Any) -> Any:
-    """The result, else the answer in it, as the declared type."""
+    """Return the result, or else the answer in it, as the declared type."""
     try:
         return validate_result(checks.result_type, result)
     except ValidationError as error:
@@ -103,7 +103,7 @@ def _typed(checks: Checks, result: Any, answer: Any) -> Any:
 
 def _complete(run: Recorder) -> None:
     if not run.has_subgoals:
-        return  # most runs declare none: their journal need not be read for it
+        return  # most runs declare none, so their journals need not be read
     missing = run.session.state.open_subgoals
     if missing:
         names = ", ".join(missing)[:300]
@@ -153,12 +153,12 @@ def _permitted(checks: Checks, result: Any) -> None:
 async def _grounded(checks: Checks, grounds: Grounds, run: Recorder, result: Any) -> None:
     session = run.session
     state = session.state
-    given = (session.task, session.kwargs, state.state, grounds.sources)
+    sources = (session.task, session.kwargs, state.state, grounds.sources)
     ledgers = list(state.ledgers)
     steps = [step for ledger in ledgers for step in ledger.steps]
     try:
         facts: tuple[Fact, ...] = await in_worker(
-            _without_source, grounds, given, steps, checks, result, seconds=CHECK_SECONDS
+            _without_source, grounds, sources, steps, checks, result, seconds=CHECK_SECONDS
         )
     except TimeoutError:
         logger.warning("run %s: the result is too long to be grounded", run.run_id)
@@ -168,12 +168,12 @@ async def _grounded(checks: Checks, grounds: Grounds, run: Recorder, result: Any
 
 
 def _without_source(
-    grounds: Grounds, given: tuple[Any, ...], steps: list[Any], checks: Checks, result: Any
+    grounds: Grounds, sources: tuple[Any, ...], steps: list[Any], checks: Checks, result: Any
 ) -> tuple[Fact, ...]:
-    """The facts of a result that no source supports. Runs in a thread: it reads all of the run's text."""
+    """Return the facts of a result that no source supports. Runs in a thread, as it reads much text."""
     grounding = Grounding(grounds.kinds)
     grounding.deeds.tools(checks.manifest)
-    for value in given:
+    for value in sources:
         grounding.source(plain(value))
     for step in steps:
         grounding.step(step)
@@ -200,10 +200,10 @@ def _ungrounded(facts: tuple[Fact, ...], checks: Checks) -> Diagnosis:
 
 
 def _look_up(named: tuple[Fact, ...], shown: list[str], more: str, checks: Checks) -> str:
-    """The hint for the next attempt: the missing facts, and what to do about each kind."""
-    by_said: dict[str, list[str]] = {}
+    """Return the hint for the next attempt: the missing facts, and the remedy for each kind."""
+    by_fault: dict[str, list[str]] = {}
     for fact, text in zip(named, shown, strict=True):
-        by_said.setdefault(fact.fault, []).append(text)
+        by_fault.setdefault(fact.fault, []).append(text)
     tools = ", ".join(list(checks.manifest)[:_MAX_TOOLS])
     with_tools = f" with the tools that exist ({tools})" if tools else ""
     sentences = {
@@ -213,8 +213,8 @@ def _look_up(named: tuple[Fact, ...], shown: list[str], more: str, checks: Check
         "is shown by no step": "The answer says so, but no step did it: {}. Do it first"
         f"{with_tools}, or do not say it.",
     }
-    told = [sentences[said].replace("{}", ", ".join(texts)) for said, texts in by_said.items()]
-    return " ".join(told) + (f" There are{more}." if more else "")
+    hints = [sentences[fault].replace("{}", ", ".join(texts)) for fault, texts in by_fault.items()]
+    return " ".join(hints) + (f" There are{more}." if more else "")
 
 
 async def _verified(run: Recorder, verifier: Any, result: Any) -> None:
@@ -237,7 +237,7 @@ async def _verified(run: Recorder, verifier: Any, result: Any) -> None:
 
 
 def _refusal(name: str, reason: str) -> Refused:
-    """A check's refusal. name: of the check."""
+    """Return the refusal of a check. name: of the check."""
     reason = redact(reason[:1000])
     quoted = json.dumps(reason[:300], ensure_ascii=False)
     return Refused(
@@ -253,8 +253,7 @@ def _refusal(name: str, reason: str) -> Refused:
     )
 
 
-# Is a returned result a failure that was handed on as an answer? Only what cannot be mistaken
-# counts.
+# Failures returned as a result; only unmistakable ones count.
 
 
 OUT_OF_STEPS = (
@@ -262,18 +261,17 @@ OUT_OF_STEPS = (
     "Agent stopped due to iteration limit or time limit.",
     "Sorry, need more steps to process this request.",  # LangGraph, create_react_agent
 )
-"""What frameworks give in place of an answer when their own limit of steps is reached."""
+"""Texts that frameworks return in place of an answer at their own limit of steps."""
 _PREFIXES = ("Error: ", "ERROR: ", "error: ")
-_SURE = 0.8
-"""How sure the rules must be that a tool's text is an error of the other side's."""
+_MIN_CONFIDENCE = 0.8
+"""Minimum confidence of the rules that a tool's text is an external fault."""
 
 
 def look_at(run: Recorder, result: Any) -> None:
-    """Raise `Refused` for a result that stands for a failure.
+    """Raise `Refused` for a result that is a failure.
 
-    These are a framework's words for having run out of steps, the error of the last tool call, and a
-    model's last answer returned as it is, where it is empty or its provider marks it as cut off, refused or
-    failed.
+    Such a result is a framework's text at its limit of steps, the error of the last tool call, or a model's
+    last answer, if it is empty or its provider marks it as cut off, refused or failed.
     """
     text = _words(result)
     if text is None:
@@ -288,36 +286,35 @@ def look_at(run: Recorder, result: Any) -> None:
         raise Refused(_as_raised(step, text, "the result is the error of the last tool call"))
     if step.action != MODEL or step.tool_called is not None:
         return
-    said = list(takewhile(lambda one: one.tool_called is None, _steps_from_the_end(run)))
-    at = last_answer(said[::-1])
-    answer = step if at is None else said[::-1][at]
-    # The words of a refusal may stand elsewhere than the text of the answer, which is empty then.
-    nothing = not text and answer.exception_type in ENDINGS
-    if (answer.llm_output or "").strip() != text and not nothing:
+    last = list(takewhile(lambda one: one.tool_called is None, _steps_from_the_end(run)))[::-1]
+    at = last_answer(last)
+    answer = step if at is None else last[at]
+    # A refusal's words may be outside of the answer's text, which is empty then.
+    is_empty = not text and answer.exception_type in ENDINGS
+    if (answer.llm_output or "").strip() != text and not is_empty:
         return
-    _hold_against(answer, text)
+    _check_ending(answer, text)
     tool = next((one for one in steps if one.tool_called is not None), None)
     if tool is not None and _is_handed_on(tool, text):
         raise Refused(_as_raised(tool, text, "the answer is the error of the last tool call"))
 
 
-_LOOKED_AT = 200
-"""The last steps of an attempt against which its answer is held."""
+_LAST_STEPS = 200
+"""Number of the attempt's last steps that its answer is compared with."""
 
 
 async def hold_against_record(run: Recorder, result: Any, *, heard: bool) -> None:
-    """Raise `Refused` for an answer that does not tell a failure which the attempt has recorded.
+    """Raise `Refused` for an answer that leaves out a failure which the attempt has recorded.
 
-    heard: the function receives hints. Nothing is raised where nobody would receive one, where the answer
-    is not the last one of a model, where another attempt would repeat a change that is not a recorded
-    call, or where a call is in doubt.
+    heard: the function receives hints. Passes any answer if nothing would receive the hint, if it is not a
+    model's last answer, if another attempt would repeat an unrecorded change, or if a call is in doubt.
     """
     if not (heard or run.hint_read):
         return
     last = next(_steps_from_the_end(run), None)
     if last is None or last.tool_called is not None or last.action != MODEL:
         return
-    steps = run.ended_by(None).steps[-_LOOKED_AT:]
+    steps = run.ended_by(None).steps[-_LAST_STEPS:]
     if all(step.tool_called is None for step in steps):
         return
     checks = run.session.config.checks
@@ -329,7 +326,7 @@ async def hold_against_record(run: Recorder, result: Any, *, heard: bool) -> Non
     if found is None or any(changes(step) and not is_call(step) for step in steps):
         return
     if any(_is_in_doubt(call, run.number) for call in run.session.state.calls.values()):
-        return  # made anew, it would be asked about
+        return  # another attempt would stop for a question
     said = redact(found.text)
     raise Refused(
         Diagnosis(
@@ -347,7 +344,7 @@ async def hold_against_record(run: Recorder, result: Any, *, heard: bool) -> Non
 
 
 def _is_said_by(step: Step, answer: Any) -> bool:
-    """Whether an answer is what a model said, as text, as JSON or as the arguments of a call."""
+    """Whether an answer comes from a model's step, as text, as JSON or as the arguments of a call."""
     said = (step.llm_output or "").strip()
     if isinstance(answer, str):
         return bool(said) and answer.strip() == said
@@ -363,7 +360,7 @@ def _is_in_doubt(call: Call, attempt: int) -> bool:
 
 
 def _answer(result: Any) -> Any:
-    """What a result says, as JSON: its text, or the value in it."""
+    """Return the answer in a result, as JSON: its text, or the value in it."""
     if not isinstance(result, Mapping) or "messages" in result:
         words = _words(result)
         if words is not None:
@@ -375,7 +372,7 @@ def _answer(result: Any) -> Any:
 
 
 def _words(result: Any) -> str | None:
-    """The text of a result that holds exactly one; None otherwise."""
+    """Return the text of a result that holds exactly one; None otherwise."""
     if isinstance(result, Mapping):
         for name in ("output", "content"):
             if isinstance(result.get(name), str):
@@ -392,7 +389,7 @@ def _words(result: Any) -> str | None:
 
 
 def _steps_from_the_end(run: Recorder) -> Iterator[Step]:
-    """The steps of this attempt, the last one first."""
+    """Yield the steps of this attempt, last first."""
     for event in reversed(run.session.events):
         if isinstance(event, StepRecorded):
             yield event.step
@@ -401,7 +398,7 @@ def _steps_from_the_end(run: Recorder) -> Iterator[Step]:
 
 
 def _is_handed_on(step: Step, text: str) -> bool:
-    """Whether a text is the error of a tool's step, alone or announced as one."""
+    """Whether a text is the error of a tool's step, with or without a prefix such as `Error:`."""
     if step.tool_called is None:
         return False
     bare = text
@@ -409,36 +406,36 @@ def _is_handed_on(step: Step, text: str) -> bool:
         bare = bare.removeprefix(prefix)
     if step.error:
         return step.error.strip() == bare
-    return bare != text and _said_by(step) == text and _is_anothers(bare)
+    return bare != text and _output_text(step) == text and _is_external(bare)
 
 
-def _said_by(step: Step) -> str:
-    """The words that a tool gave."""
+def _output_text(step: Step) -> str:
+    """Return the text of a tool's output."""
     output = step.tool_output
     if isinstance(output, Mapping):
         output = content_text(output.get("content"))
     return output.strip() if isinstance(output, str) else ""
 
 
-def _is_anothers(error: str) -> bool:
-    """Whether the text of an error comes from another service that failed."""
+def _is_external(error: str) -> bool:
+    """Whether the text of an error is of an external fault."""
     found = diagnose(captured_text(error, "ToolError"))
-    return found.failure_type is FailureType.EXTERNAL_FAULT and found.confidence >= _SURE
+    return found.failure_type is FailureType.EXTERNAL_FAULT and found.confidence >= _MIN_CONFIDENCE
 
 
-def _hold_against(step: Step, text: str) -> None:
+def _check_ending(step: Step, text: str) -> None:
     """Raise `Refused` for a model's last answer that is empty, cut off or filtered."""
     error, kind = step.error, step.exception_type
     if kind in ENDINGS and error:
         raise Refused(_as_raised(step, text, "the result is the last answer of the model"))
-    # A step written by hand says so of an answer by its words, though they are none.
+    # A step recorded by hand is an answer if it has `llm_output`, even an empty one.
     answered = MODEL in (step.metadata or {}) or step.llm_output is not None
     if not text and error is None and step.tool_output is None and answered:
         raise Refused(_empty())
 
 
 def _as_raised(step: Step, text: str, why: str) -> Diagnosis:
-    """The diagnosis of the error that a result stands for: that of its step, or what the text says."""
+    """Return the diagnosis of the error in a result: the error of its step, or else the text."""
     error = step.error or text
     found = diagnose(captured_text(error, step.exception_type or "ToolError"))
     evidence = (Evidence("result:error", f"{why}: {error[:200]}"), *found.evidence)

@@ -1,4 +1,4 @@
-"""The configuration of an agent: its options checked, completed and ready for runs."""
+"""The configuration of an agent: its options, validated and completed for runs."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ V = TypeVar("V")
 
 
 LEAST_PATIENCE = 10.0
-"""Seconds that a store has to answer where a lease is shorter; else it has the length of a lease."""
+"""Minimum seconds for a store to answer; a longer lease allows its own length."""
 
 
 def patience_of(lease_s: float) -> float:
-    """The seconds that a store has to answer."""
+    """Return the seconds that a store has to answer."""
     return max(lease_s, LEAST_PATIENCE)
 
 
 async def soon(work: Awaitable[V], lease_s: float) -> V:
-    """What a store answers. Raises StoreUnavailable where it says nothing for the length of a lease."""
+    """Await a store's answer. Raises StoreUnavailable if none comes within `patience_of` the lease."""
     seconds = patience_of(lease_s)
     with anyio.move_on_after(seconds):
         return await work
@@ -47,23 +47,22 @@ async def soon(work: Awaitable[V], lease_s: float) -> V:
 
 
 def silent(seconds: float) -> StoreUnavailable:
-    """The error of a store that says nothing."""
+    """Return the error of a store that does not answer."""
     return StoreUnavailable(f"the store has not answered in {seconds:g} s")
 
 
 class Config(Struct, frozen=True, eq=False):
-    """The validated options of an `Agent`, and what follows from them.
+    """The validated options of an `Agent`, and values derived from them.
 
-    policy, classifier: None means the recommended ones. parameters: the function's keyword parameters
-    that a caller gives, None if it takes any. filled: those that the run fills. plain: no limit needs a
-    cancel scope around attempts and there are no observers.
-    watch: the limits, if one must be checked at each event. busy: there are observers, or `watch`.
-    watching: None where steps are not checked. durable: the store outlives this process. code:
-    fingerprint of the function if so, else empty. suspensions: runs waiting in this process (`Waiting`),
-    by the digests of their tokens. returns: the declared type of results. redactor: None for the standard
-    one. infer_effects: infer the effect of an undeclared tool from its name. seam: whether requests to
-    models are seen on the wire. aliases: earlier names of
-    the agent. generated: Python made its name up.
+    policy, classifier: None means the recommended ones. parameters: keyword parameters of the function for
+    the caller; None if it takes any. filled: parameters that the run fills. plain: attempts need no cancel
+    scope, and there are no observers. watch: the limits, if one must be checked at each event. busy: there
+    are observers, or `watch`. watching: None if steps are not checked. durable: the store outlives this
+    process. code: fingerprint of the function if durable, else empty. suspensions: runs waiting in this
+    process (`Waiting`), by the digests of their tokens. returns: the declared type of results. redactor:
+    None for the standard one. infer_effects: infer an undeclared tool's effect from its name. seam: whether
+    requests to models are recorded where they leave. aliases: earlier names of the agent. generated: Python
+    generated its name.
     """
 
     name: str
@@ -195,12 +194,12 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
 
 
 def outlives(store: Store) -> bool:
-    """Return whether a store outlives its process: one of the user's own does unless it says no."""
+    """Whether a store outlives its process; a store without the attribute `durable` does."""
     return bool(getattr(store, "durable", True))
 
 
 def moved(config: Config, function: Function, store: Store, lease_s: float | None = None) -> Config:
-    """Return the options with another store. lease_s: None leaves the durability as it is."""
+    """Return the options with another store. lease_s: None keeps the durability."""
     durable = outlives(store)
     durability = config.durability
     return replace(
@@ -218,7 +217,7 @@ def observed(config: Config, *observers: Observer) -> Config:
 
 
 def _observers(given: Any) -> tuple[Observer, ...]:
-    """Return the observers as a tuple. Raises UsageError for one that is not a sync callable."""
+    """Return the observers as a tuple. Raises UsageError for an observer that is no sync callable."""
     if callable(given) or not isinstance(given, Iterable):
         raise UsageError(
             f"observers must be a list of callables, not {type(given).__name__}; "
@@ -245,7 +244,7 @@ _PUNCTUATION = str.maketrans("", "", "._:-")
 
 
 def check_run_id(run_id: object) -> None:
-    """Raise UsageError for a run id that is none."""
+    """Raise UsageError for an invalid run id."""
     if not isinstance(run_id, str):
         raise UsageError(f"run_id must be text or None, not {type(run_id).__name__}")
     letters = run_id.translate(_PUNCTUATION)

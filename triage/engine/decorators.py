@@ -1,4 +1,4 @@
-"""`@triage.tool` and `@triage.model`: functions that record themselves."""
+"""`@triage.tool` and `@triage.model`: make functions record their calls."""
 
 from __future__ import annotations
 
@@ -37,20 +37,19 @@ def tool(
     name: str | None = ...,
 ) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Make a function or method, sync or async, record its calls by itself.
+    """Make a function or method, sync or async, record its calls.
 
-    effect: `read`, `idempotent`, `once` or `unknown` (as unsafe to repeat as `once`). None: it is inferred
-    from the name (`triage.core.infer_effect`), unless the agent says `infer_effects=False`.
-    compensate: undoes a call; given the result, and those of the call's arguments it names; a
-    `Compensator` may be tried more than once. key: says what a call is known by, given the arguments
-    it names. ignore: parameters that are no part of the call (clients, sessions). match: `position`
-    knows the n-th call of the attempt by its place, whatever its arguments, as long as the attempt
-    takes the course of the one before; for model calls, and only for `read` and `idempotent`. timeout:
-    seconds, above 0, for each try. retries: tries after the first, a number or a `Preset`, where the
-    error says that nothing happened or the tool may be repeated; None tries once. name: None takes the
-    function's.
+    effect: `read`, `idempotent`, `once` or `unknown` (as unsafe to repeat as `once`); None infers it from
+    the name (`triage.core.infer_effect`), unless the agent has `infer_effects=False`. compensate: undoes a
+    call; is passed the result, and the call's arguments that its parameters name; give a `Compensator` for
+    retries. key: returns the identity of a call; is passed the arguments that its parameters name. ignore:
+    parameters that are no part of the call (clients, sessions). match: `position` identifies the n-th call
+    of an attempt by its place, whatever its arguments, while the attempt follows the course of the one
+    before; for model calls, and only with `read` and `idempotent`. timeout: seconds, above 0, for each try.
+    retries: tries after the first, a number or a `Preset`, if nothing has happened or the tool may be
+    repeated; None tries once. name: None takes the function's.
 
-    Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
+    Outside of a run the plain function is called. Raises UsageError for options that do not fit.
     """
     _check_options(tool, Tool, options)
     if options.get("effect") is not None:
@@ -76,11 +75,11 @@ def model(
 def model(function: Any = None, /, **options: Any) -> Any:
     """Make a function that asks a model, sync or async, record its calls as model calls.
 
-    After a failure, answers from before the point of return are given again, whatever the hint has
-    changed in the prompt; from there on the model is asked anew. judge: it judges another model's answer;
-    a recovery asks that one anew, not the judge alone. ignore, timeout, retries, name: as of `tool`.
+    After a failure, answers before the point of return are reused, even if a hint has changed the prompt;
+    later ones are asked again. judge: the model judges another model's answer; a recovery asks that model
+    again, not only the judge. ignore, timeout, retries, name: as of `tool`.
 
-    Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
+    Outside of a run the plain function is called. Raises UsageError for options that do not fit.
     """
     _check_options(model, Model, options)
 
@@ -91,7 +90,7 @@ def model(function: Any = None, /, **options: Any) -> Any:
 
 
 def _check_options(decorator: Any, made: type, options: Mapping[str, Any]) -> None:
-    """Raise UsageError where a decorator is written with an option that it does not take."""
+    """Raise UsageError for an unknown option of a decorator."""
     _, *taken = inspect.signature(made).parameters
     for name, value in options.items():
         if name not in taken:

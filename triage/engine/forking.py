@@ -54,8 +54,8 @@ async def fork(
 ) -> str:
     """Start a new run from a step or a failure of another, for any worker to recover; return its id.
 
-    at: position of a step, after which the attempt continues, or of an `AttemptFailed`, which `action`
-    answers. now: the time of the new events, in seconds since the epoch. by: who forks the run, for the
+    at: position of a step, after which the attempt continues, or of an `AttemptFailed`, followed by
+    `action`. now: the time of the new events, in seconds since the epoch. by: who forks the run, for the
     journal. action: the answer to a failure; None (default) means `Retry()`, and a step takes None only.
     end: whether to cancel the run first if it has not ended; False by default. new_id: the id of the new
     run, as `run_id` of `Agent.run`; None makes one. keys: decrypt and encrypt the journal's events.
@@ -186,7 +186,7 @@ def _behind(later: Sequence[Event], at: int, events: Sequence[Event]) -> Iterato
 
 
 def _lasts(whole: RunState, key: str) -> bool:
-    """Return whether a call has, or may have, an effect that was not undone."""
+    """Whether a call has, or may have, an effect that was not undone."""
     call = whole.calls[key]
     return call.effect in UNSAFE and not call.undone
 

@@ -1,6 +1,6 @@
-"""A model request that failed is made again where it failed, by the policy of the run.
+"""Repeat a failed model request in its place, by the policy of the run.
 
-The function is called again only for what cannot be mended there.
+Only failures that this cannot cure fail the attempt.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def mend(run: Recorder, error: Exception, until: float = math.inf) -> bool
 
 
 async def _tried(run: Recorder, error: Exception, until: float) -> Attempt | None:
-    """The failed request as a policy sees it, if it is to be made again."""
+    """Return the failed request as an attempt, for the policy, if it is to be repeated; else None."""
     session = run.session
     if run.over or run.interrupt is not None or session.question is not None:
         return None

@@ -1,4 +1,4 @@
-"""Functions of the user's that ask a model: `run.model(function, …)` and `@triage.model`."""
+"""The user's functions that ask a model: `run.model(function, …)` and `@triage.model`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from triage.strategies.ready_made import Preset
 from .tools import TOOL_ATTRIBUTE, Tool
 
 MODEL = "model"
-"""In the metadata of a step: the model that was asked. In its action: that it is a model's."""
+"""Key in a step's metadata: name of the asked model. As a step's action: the step of a model."""
 
 
 IDS = "ids"
-"""In the metadata of a model's step: its own ids of the calls that it asked for, in their order. The step
-itself has none, as they are new each time, and a loop must look like one."""
+"""Key in the metadata of a model's step: the model's ids of its requested calls, in order. Kept out of the
+step's output, as new ids each time would hide a loop."""
 
 
 CUT = "LengthFinishReasonError"
-"""What an answer is called that its provider marks as cut off by its length."""
+"""Error type of an answer that its provider marks as cut off by its length."""
 
 
 BRIEF = 16
-"""Tokens. A request for no more than these wants a single word, and takes it cut off."""
+"""Maximum tokens of a request that wants a single word, so that a cut-off answer is good."""
 
 
 _judging: ContextVar[bool] = ContextVar("triage_judging", default=False)
@@ -41,9 +41,9 @@ _judging: ContextVar[bool] = ContextVar("triage_judging", default=False)
 
 @contextmanager
 def judging() -> Generator[None]:
-    """Around code that judges an answer with a model of its own.
+    """Mark model calls inside this context as a judge's.
 
-    The work does not go on from a verdict: a recovery asks the judged model anew, and then the judge.
+    The work does not continue from a verdict: a recovery asks the judged model again, and then the judge.
     """
     token = _judging.set(True)
     try:
@@ -58,9 +58,9 @@ def is_judging() -> bool:
 
 
 class Model(Tool):
-    """A function that asks a model: its calls are a model's, known by their arguments, else by their place.
+    """A function that asks a model: a call is identified by its arguments, else by its position.
 
-    judge: as `judging` for each of its calls. Other options as of `tool`.
+    judge: apply `judging` to each call. Other options as of `tool`.
     """
 
     __slots__ = ("_answer",)
@@ -90,12 +90,12 @@ class Model(Tool):
         self.kind = "judge" if judge else "model"
 
     def shown(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments as JSON; of a conversation only what is new since the model's last turn."""
+        """Return the arguments as JSON; of a conversation, only messages after the model's last turn."""
         known = {name: _new_in(value) for name, value in bound.items() if name not in self._hidden}
         return plain(known)  # type: ignore[no-any-return] # JSON of a dict
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
-        """The answer as JSON. Raises UsageError for a stream, whose answer is not there yet."""
+        """Return the answer as JSON. Raises UsageError for a stream, which holds no answer yet."""
         if isinstance(result, AsyncIterator | Iterator) or hasattr(result, "__aiter__"):
             raise UsageError(
                 f"{self.name} gave a stream, which cannot be recorded as one answer; ask for the whole "
@@ -104,8 +104,8 @@ class Model(Tool):
         return plain_noting(result)
 
     def step(self, step: Step) -> Step:
-        """What the model was told, said and asked for."""
-        given, output, error, kind = (
+        """Return the step of a model: its input, answer and requested calls."""
+        arguments, output, error, kind = (
             step.tool_input,
             step.tool_output,
             step.error,
@@ -121,7 +121,7 @@ class Model(Tool):
             answer = read_answer(output)
             usage = None if answer is None else answer.usage
             ending = None if answer is None else ending_of(answer.ended)
-            if ending is not None and not (ending.type_name == CUT and _is_brief(given)):
+            if ending is not None and not (ending.type_name == CUT and _is_brief(arguments)):
                 error, kind = ending.message, ending.type_name
             if answer is None:
                 asked = output
@@ -132,10 +132,11 @@ class Model(Tool):
                     metadata["said"] = answer.text
             else:
                 said = answer.text
-        metadata[MODEL] = (usage.model if usage is not None else None) or _named(given) or self.name
+        answering = usage.model if usage is not None else None
+        metadata[MODEL] = answering or _named(arguments) or self.name
         return Step(
             action=MODEL,
-            tool_input=given,
+            tool_input=arguments,
             tool_output=asked,
             llm_output=said,
             error=error,
@@ -147,7 +148,7 @@ class Model(Tool):
 
 
 def _is_brief(arguments: Any) -> bool:
-    """Whether so few tokens were asked for that an answer cut off by its length is what was wanted."""
+    """Whether the request allows so few tokens that a cut-off answer is expected."""
     if not isinstance(arguments, Mapping):
         return False
     names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -155,15 +156,14 @@ def _is_brief(arguments: Any) -> bool:
 
 
 def _named(arguments: Any) -> str | None:
-    """The model that the arguments name."""
+    """Return the model named by the arguments."""
     found = arguments.get(MODEL) if isinstance(arguments, Mapping) else None
     return found if isinstance(found, str) else None
 
 
 def _new_in(value: Any) -> Any:
-    """Of a conversation, the messages after the model's last turn, without ids, which are new each time.
-
-    Any other value comes back as it is.
+    """Return the messages of a conversation after the model's last turn, without their ids, which differ
+    each time; any other value unchanged.
     """
     if not isinstance(value, list) or not all(_part_of(item, "role") for item in value):
         return value
@@ -183,7 +183,7 @@ _plain_model = functools.lru_cache(maxsize=1024)(Model)
 
 
 def model_of(function: Callable[..., Any]) -> tuple[Model, tuple[Any, ...]]:
-    """What is known of a function given to `run.model`, and the object it is bound to, if any."""
+    """Return the `Model` of a function given to `run.model`, and the object it is bound to, if any."""
     owner: tuple[Any, ...] = ()
     unbound = getattr(function, "__func__", None)
     if unbound is not None:

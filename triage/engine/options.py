@@ -1,4 +1,4 @@
-"""What a user gives an agent: checks of results, durability, guards and watching."""
+"""Values for the options of an agent: checks of results, durability, guards and watching."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ from triage.core.wire import Keyring
 
 Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
-"""Takes the result; answers True or None if it is good, else False, a reason or a `Diagnosis`."""
+"""Takes the result; returns True or None if it is good, else False, a reason or a `Diagnosis`."""
 
 
 class Checks(Struct, frozen=True, dict=True):
-    """What a result and the steps before it must satisfy; a failed check fails the attempt.
+    """Requirements on a result and the steps before it; a failed check fails the attempt.
 
-    tools: the tools that exist; calling any other is a failure. A list of names, functions, tool
-    objects (with a `name`) or tool definitions in a provider's form, or a mapping of names to JSON
-    Schemas of the arguments (None for an unknown schema). None or empty: the tools are not known.
-    result_type: any type that pydantic can validate, in a thread and within 30 s; None accepts
-    anything. verify: one or more functions, sync or async, that take the result and answer True or None
-    if it is good, False or a reason if it is bad. constraints: what no output may contain: texts (case
-    does not matter), compiled patterns, and functions of the output's text that answer like `verify`.
-    subgoals: whether a result fails while declared subgoals are open, True by default. grounding: True
-    or a `Grounds` fails a result that states facts found in neither the task nor any step; False by
-    default. watch: whether steps are checked as they are recorded: True (default), a `Watching`, or
-    False. guard: decides whether a call with the effect `once` may run: a function of the call, a
-    `Guard`, which can cover other calls too, or None.
+    tools: the existing tools; calling any other is a failure. A list of names, functions, tool objects
+    (with a `name`) or tool definitions in a provider's form, or a mapping of names to JSON Schemas of the
+    arguments (None for an unknown schema). None or empty: the tools are not known. result_type: any type
+    that pydantic can validate, in a thread and within 30 s; None accepts anything. verify: one or more
+    functions, sync or async, that take the result and return True or None if it is good, False or a reason
+    if it is bad. constraints: forbidden in every output: texts (ignoring case), compiled patterns, and
+    functions of the output's text that return values like `verify`. subgoals: whether a result fails while
+    declared subgoals are open, True by default. grounding: True or a `Grounds` fails a result with facts
+    found in neither the task nor any step; False by default. watch: whether steps are checked as they are
+    recorded: True (default), a `Watching`, or False. guard: decides whether a call with the effect `once`
+    may run: a function of the call, a `Guard`, which can cover other calls too, or None.
 
     Raises UsageError naming the field for a value of the wrong kind.
     """
@@ -85,7 +84,7 @@ class Checks(Struct, frozen=True, dict=True):
             _early(self.result_type)
 
     def _options(self) -> None:
-        """Refuse an option that is neither a plain switch nor its detailed form."""
+        """Raise UsageError for a switch that is neither a bool nor its detailed form."""
         if not isinstance(cast("object", self.grounding), bool | Grounds):
             wanted = "True, False or a Grounds"
             raise errors.misuse(
@@ -99,7 +98,7 @@ class Checks(Struct, frozen=True, dict=True):
 
     @cached_property
     def manifest(self) -> Mapping[str, Schema | None]:
-        """The tools by name, with the JSON Schema of their arguments or None; empty if not known."""
+        """The tools by name, with the JSON Schemas of their arguments or None; empty if not known."""
         if self.tools is None:
             return {}
         return manifest_of(self.tools)
@@ -156,9 +155,9 @@ def _takes(field: str, given: Any, what: str, otherwise: str = "") -> None:
 def validate_result(result_type: Any, result: object) -> object:
     """Return `result` as `result_type`, converted as pydantic does (`"5"` to an int, a dict to a model).
 
-    Text that is no `result_type` itself is parsed as JSON. If that fails, the only JSON value inside
-    fences or prose is taken (see `only_json`), provided it is valid in strict mode. Raises
-    pydantic.ValidationError if nothing fits, and UsageError if pydantic cannot handle the type.
+    Text of another type is parsed as JSON. If that fails, the only JSON value inside fences or prose is
+    taken (see `only_json`), if it is valid in strict mode. Raises pydantic.ValidationError if nothing fits,
+    and UsageError if pydantic cannot handle the type.
     """
     try:
         adapter = _adapter(result_type)
@@ -166,7 +165,7 @@ def validate_result(result_type: Any, result: object) -> object:
         raise _unfit(result_type, error) from error
     try:
         return adapter.validate_python(result)
-    except PydanticUserError as error:  # it names a class that was never defined
+    except PydanticUserError as error:  # the type names a class that was never defined
         raise _unfit(result_type, error) from error
     except ValidationError as error:
         if not isinstance(result, str | bytes | bytearray) or result_type is str:
@@ -174,7 +173,7 @@ def validate_result(result_type: Any, result: object) -> object:
         try:
             return adapter.validate_json(result)
         except ValidationError as of_json:
-            # For JSON, report what is wrong with its fields; for other text, what was expected instead.
+            # For JSON, report the errors of its fields; for other text, the expected type.
             if of_json.errors(include_url=False)[0]["type"] != "json_invalid":
                 raise of_json from None
         found = only_json(result) if isinstance(result, str) else None
@@ -190,7 +189,7 @@ def validate_result(result_type: Any, result: object) -> object:
 
 @lru_cache(maxsize=256)
 def _cached_adapter(result_type: Any, _written: str) -> TypeAdapter[Any]:
-    # `A | B` equals `B | A` but validates in another order, so the key includes how it is written.
+    # `A | B` equals `B | A` but validates in another order, so the key includes the repr.
     return TypeAdapter(result_type)
 
 
@@ -209,12 +208,12 @@ def _adapter(result_type: Any) -> TypeAdapter[Any]:
 
 
 def _early(result_type: Any) -> None:
-    """Refuse a type that can never be validated, but accept one with unresolved forward references."""
+    """Raise UsageError for a type that can never be validated; accept unresolved forward references."""
     try:
         _adapter(result_type)
     except PydanticUserError as error:
         raise _unfit(result_type, error) from error
-    except NameError:  # how older pydantic reports a forward reference
+    except NameError:  # older pydantic, for a forward reference
         return
 
 
@@ -225,24 +224,25 @@ def _is_iterable(value: object) -> bool:
 class Durability(Struct, frozen=True, dict=True):
     """How safely a run is kept in its store.
 
-    mode: when events are durable: `"step"` (default), before a recorded call returns; `"attempt"`, when
-    the attempt ends; `"exit"`, when the run ends. on_in_doubt: what to do about a call that may or may
-    not have happened: `"ask"` a person (default), `"rerun"` it, or `"fail"` the run. undeclared: what to
-    do where calling the function again would repeat a change that a model has asked for and no tool has
-    recorded: `"ask"` (default), which escalates a run that is not durable; `"carry"`, so that the model's
-    conversation goes on with its earlier turns, for a function that keeps no other state than that; or
-    `"retry"`. Agents of frameworks that `wrap` was given are carried. on_store_error:
-    `"fail"` the run (default), or `"continue"` without the store. lease_s: seconds of silence after
-    which another process may take the run over, 30 by default. redact: what is hidden before events
-    are stored: True (default) for what `Redactor()` finds, a `Redactor` of your own, or False for
-    nothing. max_value_mb: megabytes of JSON, 8 by default, up to which an argument of a recorded call, a
-    value of a step, or the result of a call that may be repeated is stored whole. Of a larger one the size,
-    the digest and the beginning are stored: its run goes on, and a recovery makes such a call again. The
-    results of calls that must not be repeated are stored up to 64 MB; a recovery that needs a larger one
-    raises ResultLost. key: encrypts the hidden values beside the journal, so that a recovery gets them back
-    whole: 32 bytes, as bytes, hexadecimal or base64; a list, newest first, for rotation; None (default)
-    reads the environment variable `TRIAGE_KEY`, keys separated by commas. Without a key, hidden values
-    are not stored. Needs the extra `encryption`.
+    mode: events are durable: `"step"` (default), before a recorded call returns; `"attempt"`, when the
+    attempt ends; `"exit"`, when the run ends. on_in_doubt: for a call that may have happened: `"ask"` a
+    person (default), `"rerun"` the call, or `"fail"` the run. undeclared: if calling the function again
+    would repeat a change that a model has asked for and no tool has recorded: `"ask"` a person (default),
+    or escalate a run that is not durable; `"carry"` the model's earlier turns into the next attempt, for a
+    function without other state; or `"retry"`. Agents of frameworks, given to `wrap`, are carried.
+    on_store_error: `"fail"` the run (default), or `"continue"` without the store. lease_s: seconds of
+    silence after which another process may take the run over, 30 by default. redact: hides secrets before
+    events are stored: True (default) uses `Redactor()`; a `Redactor`; False hides nothing.
+
+    max_value_mb: megabytes of JSON, 8 by default, up to which an argument of a recorded call, a value of a
+    step, or the result of a call that may be repeated is stored whole. Of a larger value the size, digest
+    and beginning are stored: the run continues, and a recovery repeats such a call. The results of calls
+    that must not be repeated are stored up to 64 MB; a recovery that needs a larger one raises ResultLost.
+
+    key: encrypts the hidden values beside the journal, so that a recovery restores them: 32 bytes, as
+    bytes, hexadecimal or base64; a list, newest first, for rotation; None (default) reads the environment
+    variable `TRIAGE_KEY`, keys separated by commas. Without a key, hidden values are not stored. Needs the
+    extra `encryption`.
 
     Raises UsageError naming the field for any other value.
     """
@@ -280,7 +280,7 @@ class Durability(Struct, frozen=True, dict=True):
 
     @cached_property
     def keys(self) -> Keyring | None:
-        """The `Keyring` of `key`, or of `TRIAGE_KEY` as it is at first use; None without a key."""
+        """The `Keyring` of `key`, or of `TRIAGE_KEY`, read at first use; None without a key."""
         return Keyring.of(self.key)
 
     @property
@@ -297,10 +297,10 @@ class Durability(Struct, frozen=True, dict=True):
 
 
 class GuardedCall(Struct, frozen=True):
-    """A call that is about to run, as its guard sees it.
+    """A call that is about to run, for its guard.
 
-    arguments: JSON values by parameter name, without those in `ignore=`. effect: what the tool does to
-    the world. run_id, attempt, task: those of the run that makes the call.
+    arguments: JSON values by parameter name, without the ignored ones (`ignore=`). effect: of the tool.
+    run_id, attempt, task: of the calling run.
     """
 
     tool: str
@@ -317,9 +317,9 @@ Decide: TypeAlias = Callable[[GuardedCall], Ruling | Awaitable[Ruling]]
 
 
 class CallDenied(Fault):
-    """A guard denied the call, and nothing was done. tool: its name. reason: the guard's.
+    """A guard denied the call, and nothing was done. tool: the tool's name. reason: the guard's.
 
-    An agent may catch it and try another way; if it does not, the run replans.
+    An agent may catch this error and try another way; otherwise the run replans.
     """
 
     category = Category.DATA
@@ -338,15 +338,15 @@ class CallDenied(Fault):
 
 
 class Guard(Struct, frozen=True):
-    """Which calls need a decision before they run, and who decides.
+    """Decides on calls before they run.
 
-    decide: a sync or async function that takes a `GuardedCall` and answers with a `Ruling`. If it raises
-    or answers anything else, the call does not run and a person is asked. effects: guards calls with
-    these effects, `("once",)` by default. tools: also guards tools whose names match one of these
-    patterns, with `*` and `?` as in a shell.
+    decide: a sync or async function that takes a `GuardedCall` and returns a `Ruling`. If it raises or
+    returns anything else, the call does not run and a person is asked. effects: guards calls with these
+    effects, `("once",)` by default. tools: also guards tools whose names match one of these patterns, with
+    `*` and `?` as in a shell.
 
-    A call that reuses a recorded result does not run, so it is not guarded. An approval covers that one
-    call, with its tool and arguments, once. Raises UsageError naming the field.
+    A call that reuses a recorded result does not run, so it is not guarded. An approval covers one call,
+    with its tool and arguments, once. Raises UsageError naming the field.
     """
 
     decide: Decide
@@ -381,15 +381,15 @@ def texts_given(field: str, given: Any) -> tuple[str, ...]:
 
 
 class Watching(Struct, frozen=True):
-    """What to do about a loop while the attempt is running.
+    """Response to a loop while the attempt is running.
 
     Three equal rounds of steps are a loop, which is noted in the journal. Both settings count its steps
-    after the first round; None means never. hint_after: tell the agent, through `run.guidance`, after so
-    many, 3 by default. interrupt_after: interrupt the attempt after so many, 6 by default, and recover
-    it like any other failure; never before the fourth round, nor before one more round after the hint.
-    A later attempt is interrupted at its second call of a loop already seen, and any attempt at the
-    run's tenth identical call, if several attempts made them. The detectors' other findings (an unknown
-    tool, arguments that do not fit, an output that breaks a constraint) are noted and told.
+    after the first round; None means never. hint_after: steps before the agent gets a hint, in
+    `run.guidance`; 3 by default. interrupt_after: steps before the attempt is interrupted and recovered
+    like any other failure, 6 by default; never before the fourth round, nor before one more round after the
+    hint. A later attempt is interrupted at its second call of a known loop, and any attempt at the run's
+    tenth identical call, if several attempts made them. The detectors' other findings (an unknown tool,
+    arguments that do not fit, an output that breaks a constraint) are noted, and the agent gets a hint.
 
     Raises UsageError naming the field for anything but a count from 1.
     """

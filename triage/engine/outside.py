@@ -1,5 +1,5 @@
-"""Runs seen through their store, from a process that need not have their agent: what they wait for, an
-answer to it, and their end.
+"""Handle runs through their store alone, in a process that need not have their agent: read their question,
+answer it, and end them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from .returning import WAITS
 LEASE_S = 30.0
 """Seconds of the lease taken while a run is answered or cancelled, which takes milliseconds."""
 SHORTEST_S, LONGEST_S = 0.01, 0.5
-"""Seconds between two looks at a run that somebody else is answering."""
+"""Bounds of the seconds between two looks at a run that another process is answering."""
 PATIENCE_S = 2.0
-"""Seconds such a run is watched. Answering takes milliseconds: whoever has not by then has died."""
+"""Seconds to wait for that answer. Answering takes milliseconds, so a slower process has died."""
 T = TypeVar("T")
 
 
@@ -62,7 +62,7 @@ async def resolve(
 ) -> actions.Action:
     """Record an answer to a suspended run, for any worker to recover; return the action that follows.
 
-    A run inside another asks through it, so its answer lets the runs around it go on too.
+    An inner run asks through its outer runs, so its answer resumes them too.
 
     now: the time of the events, in seconds since the epoch. by: who answers, for the journal. question:
     digest of the token of the question that is answered; None means the question that is open now.
@@ -70,9 +70,9 @@ async def resolve(
     answers that only an agent can check are refused.
 
     Raises UnknownRun; RunOver for a run that has ended; AlreadyResumed, which names the first answer, if
-    somebody has answered; RunBusy if somebody has died while answering and has a lease left; UsageError
-    for a run that asks nothing, an answer that does not fit the question or needs the agent, and a result
-    or arguments that contain what looks like a secret.
+    the question was answered; RunBusy while a process that died answering still holds the lease; UsageError
+    for a run that asks nothing, an answer that does not fit the question or needs the agent, and an
+    apparent secret in a result or arguments.
     """
     asked, action = await _resolve(store, run_id, answer, now, by, question, refuses)
     await _resume_outer(store, run_id, asked.token_digest, answer, now, by)
@@ -88,7 +88,7 @@ async def _resolve(
     question: str | None = None,
     refuses: Refusal | None = None,
 ) -> tuple[RunSuspended, actions.Action]:
-    """Record an answer to a run and to the inner run that asked for it; the question and the action."""
+    """Record an answer in a run and in the inner run that asked; return the question and the action."""
     events = await store.read(run_id)
     if not events:
         raise errors.UnknownRun(f"the store knows no run {run_id}")
@@ -112,7 +112,7 @@ async def _resolve(
         _refuse_secrets(answer.result, "result")
     if isinstance(answer, actions.Edited):
         _refuse_secrets(answer.payload, "payload")
-    given = answered(state, asks, answer, by=by, before=refusals(events))
+    result = answered(state, asks, answer, by=by, before=refusals(events))
     read, take = partial(store.read, run_id), partial(store.claim, run_id, lease_s=LEASE_S)
     claim = await first_to_answer(take, read, asked)
     try:
@@ -127,13 +127,13 @@ async def _resolve(
     except BaseException:
         await release(store, run_id, claim.epoch)
         raise
-    resumed = partial(RunResumed, attempt=asked.attempt, action=given.action, by=by)
-    await _write(store, run_id, [*given.entries, resumed], claim, now)
-    return asked, given.action
+    resumed = partial(RunResumed, attempt=asked.attempt, action=result.action, by=by)
+    await _write(store, run_id, [*result.entries, resumed], claim, now)
+    return asked, result.action
 
 
 class FirstAnswer(NamedTuple):
-    """The answer that counts. by: who gave it; empty if unknown. time: in seconds since the epoch."""
+    """The answer in force. by: who gave it; empty if unknown. time: in seconds since the epoch."""
 
     by: str
     time: float
@@ -145,7 +145,7 @@ def first_answer(events: Sequence[Event], question: str) -> FirstAnswer | None:
 
     question: digest of its token.
     """
-    given: FirstAnswer | None = None
+    first: FirstAnswer | None = None
     asked = [
         at
         for at, event in enumerate(events)
@@ -155,13 +155,13 @@ def first_answer(events: Sequence[Event], question: str) -> FirstAnswer | None:
         match event:
             case ApprovalGiven(decision=said, reason=reason):
                 said = f"{said}: {reason}" if reason else said
-                given = FirstAnswer(event.by, event.time, said)
+                first = FirstAnswer(event.by, event.time, said)
             case CallFinished(step=None):
                 result = json_text(redact(to_json(event.result)))
-                given = FirstAnswer("", event.time, f"it happened: {result}")
+                first = FirstAnswer("", event.time, f"it happened: {result}")
             case RunResumed():
-                said = _said(event.action) if given is None else given.said
-                return FirstAnswer(event.by or (given.by if given else ""), event.time, said)
+                said = _said(event.action) if first is None else first.said
+                return FirstAnswer(event.by or (first.by if first else ""), event.time, said)
             case RunFinished():
                 return FirstAnswer(event.by, event.time, event.status)
             case RunSuspended():
@@ -172,7 +172,7 @@ def first_answer(events: Sequence[Event], question: str) -> FirstAnswer | None:
 
 
 def _said(action: actions.Action) -> str:
-    """The words for an answer's action; an approval of a plan is an argument of the next attempt."""
+    """Return an answer's action in words; an approval of a plan is an argument of the next attempt."""
     for value in (getattr(action, "inject", None) or {}).values():
         if isinstance(value, Mapping) and isinstance(value.get("decision"), str):
             return (
@@ -186,10 +186,10 @@ def _said(action: actions.Action) -> str:
 def not_asked(
     run_id: str, events: Sequence[Event], question: str | None = None
 ) -> errors.TriageError:
-    """Make the error for an answer to a question that is not open.
+    """Return the error for an answer to a question that is not open.
 
     It is RunOver, AlreadyResumed or, for a run that has never asked, UsageError. question: digest of the
-    token of the question that is answered; None means the last one.
+    answered question's token; None means the last question.
     """
     over = isinstance(events[-1], RunFinished) and question is None
     if question is None:
@@ -213,10 +213,10 @@ async def first_to_answer(
     asked: RunSuspended,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
 ) -> T:
-    """Claim a run that waits; watch for `PATIENCE_S` whoever is answering it just now.
+    """Claim a waiting run; wait up to `PATIENCE_S` for another process that is answering it.
 
-    take: claims it. read: reads its journal. Raises AlreadyResumed, which names the first answer, and
-    RunBusy if somebody seems to have died while answering: once their lease ends, the question is open.
+    take: claims the run. read: reads its journal. Raises AlreadyResumed, which names the first answer, and
+    RunBusy if a process seems to have died while answering; the question is open again once its lease ends.
     """
     pause, waited = SHORTEST_S, 0.0
     while True:
@@ -254,9 +254,9 @@ async def _resolve_inner(
 async def _resume_outer(
     store: Store, run_id: str, digest: str, answer: actions.Reply, now: float, by: str
 ) -> None:
-    """Let the runs around a run go on that wait with its question, which has just been answered.
+    """Resume the outer runs that wait with an answered question of their inner run.
 
-    digest: of the token of that question. One that somebody else has answered meanwhile is left alone.
+    digest: of the question's token. An outer run that was answered meanwhile is left alone.
     """
     info = await store.info(run_id)
     while info is not None and info.parent is not None:
@@ -269,18 +269,18 @@ async def _resume_outer(
         if claim.events != len(events):
             await release(store, outer, claim.epoch)
             return
-        given = answered(fold(events), question, answer, by=by)
+        result = answered(fold(events), question, answer, by=by)
         resumed = partial(RunResumed, attempt=asked.attempt, action=actions.Retry(), by=by)
-        await _write(store, outer, [*given.entries, resumed], claim, now)
+        await _write(store, outer, [*result.entries, resumed], claim, now)
         info, digest = await store.info(outer), asked.token_digest
 
 
 async def cancel(store: Store, run_id: str, *, now: float, by: str = "") -> None:
     """End a run and its inner runs for good, even if another process owns them.
 
-    A live owner gets StaleWriter, and its agent function is cancelled: at once in this process, in another
-    one when it next renews the lease. now: the time of the event, in seconds since the epoch. by: who
-    cancels the run, for the journal. Raises UnknownRun, and RunOver if the run has ended.
+    A live owner gets StaleWriter, and its agent function is cancelled: at once in this process, elsewhere
+    at the next lease renewal. now: the time of the event, in seconds since the epoch. by: who cancels the
+    run, for the journal. Raises UnknownRun, and RunOver if the run has ended.
     """
     claim = await store.claim(run_id, lease_s=LEASE_S, force=True, revive=True)
     events = await store.read(run_id)
@@ -297,10 +297,10 @@ async def end_inner(session: Session) -> None:
     Does nothing until the end is stored: before that, another process may own the run and continue it.
     """
     if session.is_stored:
-        await _end_inside(session)
+        await _cancel_open(session)
 
 
-async def _end_inside(session: Session) -> None:
+async def _cancel_open(session: Session) -> None:
     if session.inner is None:
         return
     for inner in open_inside(session.state):
@@ -309,7 +309,7 @@ async def _end_inside(session: Session) -> None:
         await _cancel_inner(config.store, inner, session.run_id, config.env.time())
         if left is not None:
             forget_questions(left.config, left.events)
-            await _end_inside(left)  # what is inside of it may be in a store of its own
+            await _cancel_open(left)  # its inner runs may be in another store
 
 
 def open_inside(state: RunState) -> list[str]:
@@ -321,7 +321,7 @@ def open_inside(state: RunState) -> list[str]:
 async def _cancel_inner(store: Store, run_id: str, parent: str, now: float) -> None:
     try:
         info = await store.info(run_id)
-        # An id chosen by the caller may belong to a run of somebody else.
+        # An id chosen by the caller may belong to an unrelated run.
         if info is not None and info.parent == parent:
             await cancel(store, run_id, now=now)
     except errors.StoreError as error:
@@ -341,7 +341,7 @@ async def _write(
 
 
 def _refuse_secrets(value: Any, name: str) -> None:
-    """Raise UsageError for a value with a secret: the store would redact what the agent needs whole."""
+    """Raise UsageError for a value with a secret, as the store would redact it."""
     data, _ = plain_noting(value)
     places = Redactor().fields_of(data, name)
     if places:
@@ -351,24 +351,24 @@ def _refuse_secrets(value: Any, name: str) -> None:
         )
 
 
-# What a run waits for, what it may be answered with, and who has it.
+# Views of a waiting run: its question, possible answers, and lease.
 
 
 WAITING = (Cause.NEEDS_APPROVAL, WAITS, "approval")
-"""Causes of an attempt's end that is no failure: a person is asked, and nothing is in doubt. The last one
-is that of plans."""
+"""Causes of an attempt's end that is no failure: a person is asked, and nothing is in doubt. Plans use
+`approval`."""
 _ANSWERS = {
     "approval": ("approve", "reject", "edit", "abort"),
     "answer": ("happened", "approve", "reject", "abort"),
     "call in doubt": ("happened", "rerun", "abort"),
 }
-"""What `resolve` takes about a call, by what a run waits for."""
+"""Answers that `resolve` takes to a question about a call, by the result of `asks_of`."""
 _ELSEWHERE = ("happened", "reject", "abort")
 _ACTIONS = ("approve", "reject", "retry", "replan", "abort", "escalate")
 
 
 def asks_of(events: Sequence[Event]) -> str:
-    """What a run waits for, in a word or two: an approval, a call in doubt, an answer; empty for none."""
+    """Return the kind of a run's question: `approval`, `call in doubt` or `answer`; empty without one."""
     asked = waits_for(events)
     if asked is None:
         return ""
@@ -381,7 +381,7 @@ def asks_of(events: Sequence[Event]) -> str:
 
 
 def answers_to(events: Sequence[Event]) -> tuple[str, ...]:
-    """What the question that a run waits with may be answered with, the most usual first."""
+    """Return the possible answers to a run's question, the most usual first."""
     if not is_about_call(events):
         return _ACTIONS
     question = question_at(events)
@@ -390,14 +390,14 @@ def answers_to(events: Sequence[Event]) -> tuple[str, ...]:
 
 
 def is_about_call(events: Sequence[Event]) -> bool:
-    """Whether the question that a run waits with is about a call, its own or one of an inner run."""
+    """Whether a run's question is about a call, its own or an inner run's."""
     asked, question = waits_for(events), question_at(events)
     wants_action = question is not None and question.inner == "action"
     return asked is not None and asked.call is not None and not wants_action
 
 
 def asked_inside_by(events: Sequence[Event]) -> str | None:
-    """The id of the inner run whose question a run waits with; None if the question is its own."""
+    """Return the id of the inner run whose question a run waits with; None if the question is its own."""
     asked, question = waits_for(events), question_at(events)
     if asked is None or question is None or not question.inner:
         return None
@@ -405,7 +405,7 @@ def asked_inside_by(events: Sequence[Event]) -> str | None:
 
 
 def lease_of(info: RunInfo, time: float) -> str:
-    """What there is to say of a run's lease; empty without one."""
+    """Return the rest of a run's lease in words; empty without one."""
     if info.lease_until is None:
         return ""
     left = info.lease_until - time

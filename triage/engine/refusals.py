@@ -1,4 +1,4 @@
-"""Calls that a person has refused: whether a refusal still stands when its call is asked for again."""
+"""Calls that a person has refused, and whether a refusal is in force when its call comes again."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from .run import Recorder
 from .tools import shown
 
 DECLINED = "declined"
-"""The kind of an `ApprovalGiven` by which an earlier refusal answers a call."""
+"""`ApprovalGiven.kind` of a call that an earlier refusal has answered."""
 MOST_TOLD = 20
-"""Refusals that one hint tells."""
+"""Maximum number of refusals in one hint."""
 
 
 class About(Struct, frozen=True):
-    """A call that a question is about.
+    """A call in question.
 
-    key: of the recorded call that it would be. same: what an identical call has in common with it, also
-    in another run inside the same one. text: the call in words.
+    key: of the recorded call, if it begins. same: keys that identical calls share, also across inner runs.
+    text: the call in words.
     """
 
     key: str
@@ -49,14 +49,14 @@ class About(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A refusal that stands. times: how often the call was asked for, that time included."""
+    """A refusal in force. times: how often the call was attempted, the refused one included."""
 
     about: About
     reason: str
     times: int = 1
 
     def is_about(self, call: About) -> bool:
-        """Whether it is of an identical call."""
+        """Whether the refusal covers this call."""
         return not set(self.about.same).isdisjoint(call.same)
 
     @property
@@ -66,18 +66,18 @@ class Refusal(Struct, frozen=True):
 
 
 def describe(session: Session, key: str, tool: str, arguments: Any, text: str = "") -> About:
-    """Describe a call that a person is asked about. text: empty makes it from the arguments."""
+    """Describe a call for a question. text: empty makes one from the arguments."""
     outermost = session
     while outermost.parent is not None:
         outermost = outermost.parent.session
-    told = plain(arguments)
-    given = digest(outermost.state.salt, json.dumps(told, sort_keys=True))
-    same = (key.rpartition(":")[0], f"{tool}@{given}")
-    return About(key, same, text or f"the call of {tool} with {shown(told)}")
+    data = plain(arguments)
+    arguments_digest = digest(outermost.state.salt, json.dumps(data, sort_keys=True))
+    same = (key.rpartition(":")[0], f"{tool}@{arguments_digest}")
+    return About(key, same, text or f"the call of {tool} with {shown(data)}")
 
 
 def abouts_in(asked: ApprovalAsked) -> list[About]:
-    """The calls that a journalled question is about; none in journals before 0.3.0."""
+    """Return the calls of a journalled question; empty in journals before 0.3.0."""
     payload = asked.payload if isinstance(asked.payload, dict) else {}
     return [About(**each) for each in payload.get("calls", ())]
 
@@ -88,10 +88,10 @@ def asks_about(asked: ApprovalAsked, key: str) -> bool:
 
 
 def refusals(events: Iterable[Event]) -> list[Refusal]:
-    """The refusals that stand at the end of these events.
+    """Return the refusals in force after these events.
 
     A refusal is lifted by `reject(…, ask_again=True)`, by another answer to the same call, and by other
-    work that was completed since. It is counted once in an attempt, and anew after any other answer.
+    completed work. It is counted once per attempt, and from 1 again after any other answer.
     """
     asked: dict[str, list[About]] = {}
     pending: list[About] = []
@@ -131,7 +131,7 @@ def refusals(events: Iterable[Event]) -> list[Refusal]:
 
 
 def approved_before(events: Iterable[Event]) -> dict[str, ApprovalGiven]:
-    """The answer to the last question about each call, where it was approved, by the call's key."""
+    """Return the approvals that are the last answer about their calls, by key."""
     asked: dict[str, list[About]] = {}
     found: dict[str, ApprovalGiven] = {}
     for event in events:
@@ -162,7 +162,7 @@ def _distinct(calls: Iterable[About]) -> Iterator[About]:
 
 
 def standing(session: Session) -> list[Refusal]:
-    """The refusals that stand in a run, and in those that it is inside of."""
+    """Return the refusals in force in a run, including its outer runs'."""
     journals = [session.events]
     outer = session.parent
     while outer is not None:
@@ -172,17 +172,17 @@ def standing(session: Session) -> list[Refusal]:
 
 
 def refused_before(session: Session, calls: Sequence[About]) -> list[Refusal]:
-    """The refusals of these calls; empty unless each of them was refused."""
+    """Return the refusals of these calls; empty unless every call was refused."""
     known = standing(session)
     found = [next((one for one in known if one.is_about(each)), None) for each in calls]
     return [one for one in found if one is not None] if all(found) else []
 
 
 def decline(run: Recorder, refused: Iterable[Refusal]) -> None:
-    """Note that calls were refused again by their first answer, once in a turn of the model.
+    """Record that calls were refused again by their first answer, once per turn of the model.
 
-    Raises AttemptInterrupted where one is refused too often, which ends the run. An attempt that goes on
-    comes to the same calls again, which are noted already.
+    Raises AttemptInterrupted, which ends the run, for a call refused too often. A continued attempt makes
+    the same calls again; they are recorded once.
     """
     session = run.session
     turn = sum(step.action == "model" for step in session.state.steps)
@@ -216,9 +216,9 @@ def decline(run: Recorder, refused: Iterable[Refusal]) -> None:
 
 
 def refusal_hint(refused: Sequence[Refusal], before: Iterable[Refusal] = ()) -> str:
-    """Tell the model which calls were refused and why. before: refusals that still stand."""
-    told = [one.about for one in refused]
-    more = [one.text for one in before if not _holds(told, one.about)]
+    """Return the hint that names refused calls and the reasons. before: earlier refusals in force."""
+    calls = [one.about for one in refused]
+    more = [one.text for one in before if not _holds(calls, one.about)]
     hint = f"A person refused {_listed([one.text for one in refused])}. Find another way."
     return f"{hint} Refused before: {_listed(more)}." if more else hint
 

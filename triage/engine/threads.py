@@ -1,7 +1,8 @@
-"""Work that an attempt gives to threads is part of the attempt.
+"""Make work that an attempt gives to threads part of the attempt.
 
-Threads of Python have no context variables of the code that starts them. While an attempt is current, the
-package's own are carried into what is started; those of others stay as they are without us.
+A Python thread does not inherit the context variables of the code that starts it. While an attempt is
+current, the package's own variables are copied into the new thread or pool task; other variables are left
+alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .run import Carried, current
 __all__ = ["carry"]
 
 _OURS = "triage_"
-"""What the names of the package's context variables begin with."""
+"""Prefix of the names of the package's context variables."""
 _lock = threading.Lock()
 
 
@@ -45,7 +46,7 @@ def _submit(original: Any) -> Any:
         carried = _carried()
         if carried is None or _is_apart(self):
             return original(self, fn, *args, **kwargs)
-        # A thread that the pool starts for it serves others later.
+        # The pool may start a thread now, which serves other runs later.
         token = current.set(None)
         try:
             return original(self, functools.partial(_within, carried, fn), *args, **kwargs)
@@ -87,7 +88,7 @@ _Values = list[tuple[ContextVar[Any], Any]]
 
 
 def _carried() -> _Values | None:
-    """The variables that go with work into another thread; None outside of an attempt."""
+    """Return the variables to carry into another thread; None outside of an attempt."""
     run = current.get()
     if run is None or run.session.config.seam == "off":
         return None
@@ -100,7 +101,7 @@ def _carried() -> _Values | None:
 
 
 def _within(values: _Values, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Do the work with these variables set."""
+    """Run work with these variables set."""
     tokens = [var.set(value) for var, value in values]
     try:
         return work(*args, **kwargs)
@@ -110,5 +111,5 @@ def _within(values: _Values, work: Callable[..., Any], /, *args: Any, **kwargs: 
 
 
 def _is_apart(pool: ThreadPoolExecutor) -> bool:
-    """Whether a pool takes its work elsewhere, where nothing of this process is known."""
+    """Whether a pool runs its work in other interpreters, which do not share our objects."""
     return any(kind.__module__ == "concurrent.futures.interpreter" for kind in type(pool).__mro__)

@@ -1,4 +1,4 @@
-"""Functions whose calls are recorded (`Tool`), and the call a tool runs in (`CurrentCall`)."""
+"""Functions whose calls are recorded (`Tool`), and the recorded call that code runs in (`CurrentCall`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .calls import Run
 
 
-# The agent function: its parameters, and how it is called.
+# The agent function and its parameters.
 
 
 _INJECTED: dict[str, Callable[[Run], Any]] = {
@@ -56,18 +56,18 @@ _INJECTED: dict[str, Callable[[Run], Any]] = {
 
 
 STREAMED = ("generator", "wrapped")
-"""The kinds of functions whose items are streamed as they come."""
+"""Values of `Function.kind` whose items are streamed as they come."""
 
 
 class Function(Struct, frozen=True, eq=False, weakref=True):
     """A user's function and its parameters.
 
-    kind: `async`, `sync`, `generator`, or `wrapped`: a plain wrapper of a generator, which only its call
-    shows to hand one on. injected: the parameters that the run fills. wanted: other parameters without a
-    default. known: all that a caller may give by keyword, None if it takes any. of_instance: its first
-    parameter is the instance or class it will be bound to. through_kwargs: guidance that it can take
-    through `**kwargs`, passed only when there is some. is_deaf: no parameter receives a hint, so that only
-    `current_run()` has it. is_told: a parameter is the hint.
+    kind: `async`, `sync`, `generator`, or `wrapped`: a plain wrapper of a generator, known as such only by
+    calling it. injected: parameters that the run fills. wanted: other parameters without a default. known:
+    keyword parameters for the caller; None if it takes any. of_instance: the first parameter is the
+    instance or class to bind. through_kwargs: guidance passed through `**kwargs`, if there is any. is_deaf:
+    no parameter receives a hint, so it is found only in `current_run()`. is_told: a parameter receives the
+    hint.
     """
 
     function: Callable[..., Any]
@@ -83,13 +83,13 @@ class Function(Struct, frozen=True, eq=False, weakref=True):
 
     @property
     def has_generated_name(self) -> bool:
-        """Whether Python generated its name, which other functions may share and an edit may change."""
+        """Whether Python generated its name; other functions may share it, and an edit may change it."""
         if isinstance(self.function, functools.partial):
             return True
         return "<locals>" in self.name or "<lambda>" in self.name
 
     def check_bound(self) -> None:
-        """Raise UsageError for a method called through its class, where the task would be its `self`."""
+        """Raise UsageError for a method called through its class, as the task would be its `self`."""
         if self.of_instance:
             raise errors.UsageError(
                 f"{self.name} is a method and was called through its class; call it through an instance, "
@@ -114,9 +114,9 @@ class Function(Struct, frozen=True, eq=False, weakref=True):
 
 
 def read_function(function: Any, *, bound: bool) -> Function:
-    """Read the parameters of a user's function. bound: it is a bound method.
+    """Read the parameters of a user's function. bound: the function is a bound method.
 
-    Raises UsageError if it cannot be called with a task.
+    Raises UsageError if the function cannot be called with a task.
     """
     name = getattr(function, "__qualname__", type(function).__name__)
     if inspect.isclass(function):
@@ -130,7 +130,7 @@ def read_function(function: Any, *, bound: bool) -> Function:
         signature = inspect.signature(function)
     except ValueError:
         raise errors.UsageError(f"{name} has no signature to read; wrap it in a function") from None
-    except TypeError:  # it has the attributes of a function, and their values are no function's
+    except TypeError:  # a callable object that imitates a function's attributes
         signature = inspect.signature(MethodType(type(function).__call__, function))
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -177,10 +177,10 @@ _DATA = {kind for data in (bool, int, float, str) for kind in (data, data.__name
 
 
 def _refuse_misspelt(name: str, keywords: list[inspect.Parameter]) -> None:
-    """Raise UsageError for a parameter that is probably a misspelling of an injected one.
+    """Raise UsageError for a parameter that probably misspells an injected one.
 
-    That is one edit away from it, without a default and not annotated as plain data. `run` is too short
-    to guess at.
+    Such a name is one edit away, has no default and no annotation of plain data. `run` is too short to
+    guess.
     """
     names = {p.name for p in keywords}
     for p in keywords:
@@ -210,7 +210,7 @@ def _is_one_edit(one: str, other: str) -> bool:
 
 
 def whole(function: Any) -> Any:
-    """Unwrap `functools.partial`; return anything else as it is."""
+    """Unwrap `functools.partial`; return anything else unchanged."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
@@ -229,7 +229,7 @@ def _kind(function: Any, name: str) -> str:
         )
     if not inspect.isroutine(function):
         return "sync"
-    # The plain wrapper of a decorator mostly hands a generator on.
+    # A decorator's plain wrapper usually returns the wrapped function's generator.
     behind = inspect.unwrap(function, stop=inspect.iscoroutinefunction)
     return "wrapped" if inspect.isasyncgenfunction(behind) else "sync"
 
@@ -254,23 +254,23 @@ def fingerprint(function: Function) -> str:
             if isinstance(constant, CodeType):
                 waiting.append(constant)
             else:
-                # The order of a set is not the same in every process.
+                # The order of a set differs between processes.
                 items = constant if isinstance(constant, frozenset) else (constant,)
                 found.update(repr(sorted(map(repr, items))).encode())
     return found.hexdigest()[:16]
 
 
-# The declared result type of a tool, and results read back from JSON as that type.
+# The declared result type of a tool; it restores results from JSON.
 
 
 _UNREAD = object()
 
 
 class Returns:
-    """The declared result type of a function: its return annotation, or a type given instead.
+    """The declared result type of a function: its return annotation, or a given type.
 
-    The annotation, read when it is first needed, lets a value without an exact JSON form (a model, a
-    dataclass, a tuple, a date) be restored from its JSON. `recorded` finds out by trying.
+    The type, read at first use, restores a value without an exact JSON form (a model, a dataclass, a tuple,
+    a date) from JSON. `recorded` tries whether that works.
     """
 
     __slots__ = ("_adapter", "_function", "_type")
@@ -282,15 +282,15 @@ class Returns:
 
     @property
     def type(self) -> Any:
-        """The declared type; None if there is none or its name exists for type checkers only."""
+        """The declared type; None without one, or if only type checkers can resolve it."""
         if self._type is _UNREAD:
             self._type = _declared(self._function)
         return self._type
 
     def recorded(self, result: Any, data: Any) -> tuple[Any, bool]:
-        """Choose the JSON form of `result` to record, and say whether reading it gives an equal value.
+        """Return the JSON form of `result` to record, and whether reading it restores an equal value.
 
-        It is `data`, or else how the declared type itself writes a value to be read again.
+        The form is `data`, or else the declared type's own form for a round trip.
         """
         if self.type is not None and self.type is not Any:
             for written in (None, {"by_alias": False}, {"by_alias": True}):
@@ -310,7 +310,7 @@ class Returns:
         return data, False
 
     def read(self, data: Any) -> Any:
-        """Restore a value from its JSON form. Raises ValueError, or as pydantic does, if it cannot."""
+        """Restore a value from its JSON form. Raises ValueError, or as pydantic does, if that fails."""
         if self.type is None:
             raise ValueError("no return annotation")
         if self._adapter is None:
@@ -321,8 +321,8 @@ class Returns:
         return self._adapter.validate_json(text, **_NAMES)
 
 
-# Pydantic looks for its plugins on the disk when the first adapter is made, which no event loop should
-# wait for.
+# The first adapter makes pydantic search the disk for plugins; do that now, as no event loop should wait
+# for it.
 TypeAdapter(object)
 
 
@@ -331,11 +331,11 @@ _NAMES: dict[str, bool] = (
     if "by_name" in inspect.signature(TypeAdapter.validate_json).parameters
     else {}  # before pydantic 2.11
 )
-"""Fields are recorded under their names, and by people under their aliases."""
+"""Accept both: fields are recorded under their names, while people use their aliases."""
 
 
 class _MsgspecAdapter:
-    """As a `TypeAdapter`, for types that pydantic refuses and msgspec knows: structs, attrs classes."""
+    """Acts as a `TypeAdapter` for types of msgspec that pydantic refuses: structs, attrs classes."""
 
     def __init__(self, declared: Any) -> None:
         self._type = declared
@@ -354,7 +354,7 @@ class _MsgspecAdapter:
 
 
 def _adapter_of(declared: Any) -> Any:
-    """Make a pydantic adapter; of a union with members that are not data, for its models alone."""
+    """Make a pydantic adapter; for a union with members that are no data, of its models alone."""
     try:
         return TypeAdapter(declared)
     except PydanticUserError:
@@ -366,7 +366,7 @@ def _adapter_of(declared: Any) -> Any:
 
 
 def _declared(function: Any, of: str = "return") -> Any:
-    """Return the resolved annotation of the result or of a parameter, None if it does not resolve."""
+    """Return the resolved annotation of the result or of a parameter; None if it does not resolve."""
     function = whole(function)
     if not hasattr(function, "__code__"):
         # A callable object or a bound method.
@@ -388,7 +388,7 @@ def _declared(function: Any, of: str = "return") -> Any:
 
 
 def _unmarked(data: Any) -> Any:
-    """Turn the marks of values without a JSON form back into values. Raises ValueError for a lossy one."""
+    """Restore values from the marks of their types in JSON. Raises ValueError for a lossy mark."""
     if isinstance(data, list):
         return [_unmarked(item) for item in data]
     if not isinstance(data, dict):
@@ -405,23 +405,22 @@ def _unmarked(data: Any) -> Any:
     return {key: _unmarked(value) for key, value in data.items()}
 
 
-# Retries inside one call: how many, after which errors, after what pause.
+# Retries inside one call: their number, errors and pauses.
 
 
 _PERMANENT = frozenset({400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422, 501, 505})
-"""HTTP statuses that a repeated request would get again."""
+"""HTTP statuses that a repeated request gets again."""
 _MISTAKES = (
     errors.TriageError, TypeError, AttributeError, NameError, ImportError, AssertionError,
     NotImplementedError,
 )  # fmt: skip
-"""Errors of the program, which a retry cannot mend."""
+"""Errors of the program, which no retry cures."""
 
 
 def tries_of(field: str, value: object) -> Preset | None:
     """Read an option `retries=`: None, a number of retries after `Backoff()`, or a `Preset`.
 
-    Returns the number of calls and the pauses between them, None for a single call. Raises UsageError
-    naming the field.
+    Returns None for a single call. Raises UsageError naming the field.
     """
     if value is None:
         return None
@@ -450,23 +449,23 @@ def pause_before(
 ) -> float | None:
     """Return the seconds to wait before a retry, or None for no retry.
 
-    There is no retry of a permanent error, after a Retry-After above the cap, or if the pause would
-    outlast the deadline. retry: its number, from 1. left: seconds until the deadline, None without one.
+    There is no retry of a permanent error, after a Retry-After above the cap, or past the deadline. retry:
+    its number, from 1. left: seconds until the deadline; None without one.
     """
     if tries is None or retry > tries.retries or not _may_pass(error, info):
         return None
-    asked = _asked(info)
-    if asked is not None and asked > tries.backoff.cap:
+    retry_after = _retry_after(info)
+    if retry_after is not None and retry_after > tries.backoff.cap:
         return None
-    pause = tries.backoff.delay(retry, draw, asked)
+    pause = tries.backoff.delay(retry, draw, retry_after)
     return None if left is not None and pause >= left else pause
 
 
-def _asked(info: ErrorInfo) -> float | None:
+def _retry_after(info: ErrorInfo) -> float | None:
     """Return the wait in seconds that the error or one of its causes asks for."""
     for error in info.walk():
-        told = None if error.hint is None else error.hint.get("retry_after_s")
-        seconds: float | None = error.retry_after_s if told is None else told
+        hinted = None if error.hint is None else error.hint.get("retry_after_s")
+        seconds: float | None = error.retry_after_s if hinted is None else hinted
         if seconds is not None:
             return seconds
     return None
@@ -475,16 +474,17 @@ def _asked(info: ErrorInfo) -> float | None:
 def _may_pass(error: Exception, info: ErrorInfo) -> bool:
     if isinstance(error, _MISTAKES) or info.status_code in _PERMANENT:
         return False
-    said = info.decisive
-    told = None if said is None or said.hint is None else said.hint.get("severity")
-    return not info.refused and (told is None or told == "retriable")
+    decisive = info.decisive
+    hint = None if decisive is None else decisive.hint
+    severity = None if hint is None else hint.get("severity")
+    return not info.refused and severity in (None, "retriable")
 
 
 class Compensator:
     """A function that undoes a call, with its retries: `tool(compensate=Compensator(…))`.
 
     function: as for `compensate`. retries: a number, or a `Preset` of `triage.strategies`; None tries
-    once. A compensation cut off by the end of its process runs again in any case, with the same
+    once. A compensation interrupted by the end of its process always runs again, with the same
     idempotency key. Raises UsageError naming the field.
     """
 
@@ -525,7 +525,7 @@ class Undoing:
 
     @property
     def bound(self) -> Callable[[], Any]:
-        """The function with its arguments, which still shows whether it is async."""
+        """The function with its arguments, as a partial, which shows whether it is async."""
         return functools.partial(self.function, *self._args, **self._kwargs)
 
     def __call__(self) -> Any:
@@ -533,7 +533,7 @@ class Undoing:
 
 
 MAX_SHOWN = 200
-"""Characters of a call's arguments shown to people."""
+"""Maximum characters of a call's arguments shown to people."""
 _MAX_KNOWN = 300
 
 
@@ -566,18 +566,18 @@ _living: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def declare(item: Any) -> None:
-    """Remember a compensator, or a function that records its calls, for as long as it lives."""
+    """Register a compensator, or a function that records its calls, for as long as it lives."""
     _living[id(item)] = item
 
 
 def declared() -> list[Any]:
-    """Return the living compensators and functions that record their calls, the oldest first."""
+    """Return the living compensators and recorded functions, oldest first."""
     found = [reference() for reference in _living.valuerefs()]
     return [item for item in found if item is not None]
 
 
 def declared_tools() -> list[Tool]:
-    """Return the tools of the living functions that record their calls, the oldest first."""
+    """Return the tools of the living recorded functions, oldest first."""
     return [
         getattr(item, TOOL_ATTRIBUTE) for item in declared() if not isinstance(item, Compensator)
     ]
@@ -593,20 +593,20 @@ class Given(Struct, frozen=True):
 class Tool:
     """A function whose calls are recorded, and its options. Made by `tool`, read by the engine.
 
-    declared: its effect was stated. inferred: its effect was inferred from its name.
+    declared: the effect was declared. inferred: the effect was inferred from the name.
     """
 
     nested: ClassVar[bool] = False
-    """Whether each call is a run of its own inside the calling run."""
+    """Whether each call is an inner run."""
 
     kind: str
-    """The kind of its calls in the journal: `model`, `judge`, `tool` or `run`."""
+    """Kind of its calls in the journal: `model`, `judge`, `tool` or `run`."""
 
     editable: ClassVar[bool] = True
     """Whether a person who approves a call may edit its arguments."""
 
     counted: ClassVar[bool] = True
-    """Whether limits and guards for tool calls apply; they do not to calls of a model."""
+    """Whether limits and guards for tool calls apply; False for models."""
 
     __slots__ = (
         "_by_name", "_hidden", "_known_by", "by_position", "compensate",
@@ -664,12 +664,12 @@ class Tool:
         first = next(iter(self.signature.parameters), None)
         self._hidden = self.ignore | ({first} if first in ("self", "cls") else set())
         names = sorted(self.signature.parameters.keys() - self._hidden)
-        # Each with the JSON text that precedes it in a key.
+        # Each name with the JSON text before its value in a key.
         self._known_by = [(name, f'{"," if at else ""}"{name}":') for at, name in enumerate(names)]
         self.returns = Returns(function)
 
     def by_name(self) -> Tool:
-        """Return the tool with the effect inferred from its name, or itself if there is none to infer."""
+        """Return the tool with the effect inferred from its name, or itself if none can be inferred."""
         if self.declared or infer_effect(self.name) is Effect.UNKNOWN:
             return self
         if self._by_name is None:
@@ -694,9 +694,9 @@ class Tool:
 
     def spread(self, bound: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Turn arguments by name into the positional and keyword arguments of a call."""
-        order = {name: bound[name] for name in self.signature.parameters if name in bound}
-        given = inspect.BoundArguments(self.signature, OrderedDict(order))
-        return given.args, given.kwargs
+        ordered = {name: bound[name] for name in self.signature.parameters if name in bound}
+        arguments = inspect.BoundArguments(self.signature, OrderedDict(ordered))
+        return arguments.args, arguments.kwargs
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
         """Digest the call's arguments, or the result of `key` for them."""
@@ -715,12 +715,12 @@ class Tool:
         except errors.UsageError:
             if not self.by_position:
                 raise
-            # A call matched by position needs no exact form.
+            # A call matched by position needs no exact JSON form.
             return digest(salt, json.dumps(self.shown(bound), sort_keys=True))
         return digest(salt, text)
 
     def argument(self, name: str, data: Any) -> Any:
-        """Restore an argument from its JSON form. Raises ValueError, or as pydantic does, if it cannot."""
+        """Restore an argument from its JSON form. Raises ValueError, or as pydantic does, if that fails."""
         declared = _declared(self.function, name)
         if declared is None and MARK in json.dumps(data):
             raise ValueError(f"the type of {name} is not declared")
@@ -742,22 +742,22 @@ class Tool:
         return data
 
     def failure(self, data: Any) -> ErrorInfo | None:
-        """Return the error that a result reports, which is then judged as if it had been raised."""
+        """Return the error that a result reports, to be treated as if it had been raised."""
         return None
 
     def step(self, step: Step) -> Step:
-        """Return the step that records one of its calls; `step` as it is, by default."""
+        """Return the step that records a call; by default `step` unchanged."""
         return step
 
 
 def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
-    """The result of a call that is done. Raises ResultLost where it cannot be read back."""
+    """Restore the result of a completed call. Raises ResultLost if it cannot be read back."""
     if live is not None and call.key in live:
         kept = live[call.key]
         return tool.loaded(plain(kept)) if call.exact else kept
     if call.exact and not call.answered:
         return tool.loaded(plain(call.result))
-    # What a person says is taken for what the tool declares, where it fits.
+    # A person's answer is read as the declared type if it fits.
     if call.typed or call.answered:
         try:
             return tool.loaded(tool.returns.read(call.result))
@@ -820,9 +820,9 @@ def _ignored(ignore: object, name: str, signature: inspect.Signature) -> frozens
 def named_by(
     function: Callable[..., Any], bound: Mapping[str, Any], *, after: int = 0
 ) -> dict[str, Any]:
-    """Select the arguments of a call that a function has parameters for; all if it takes any.
+    """Select the arguments of a call that a function has parameters for; all if it takes any name.
 
-    after: number of leading parameters that are filled by other means.
+    after: number of leading parameters that are filled otherwise.
     """
     if isinstance(function, Compensator):
         function = function.function
@@ -834,7 +834,7 @@ def named_by(
 
 
 class CurrentCall:
-    """The recorded call that a tool is running in.
+    """The recorded call around a running tool.
 
     kind: as of `Tool`. on_asked: called when the tool first reads its key.
     """
@@ -851,16 +851,15 @@ class CurrentCall:
 
     @property
     def label(self) -> str:
-        """The name of the call in the steps made inside it; does not count as reading the key."""
+        """The call's name in the steps made inside it; reading it does not count as reading the key."""
         return label_of(self.tool, self._key)
 
     @property
     def idempotency_key(self) -> str:
-        """32 hexadecimal digits, the same for this call in every attempt and process of the run.
+        """The idempotency key: 32 hexadecimal digits, the same in every attempt and process of the run.
 
-        A call made again after it was undone has a new one. Send it to a service that deduplicates by
-        such keys: a tool that has read it may run again when a failure leaves open whether the call
-        happened.
+        A call repeated after it was undone has a new key. Send the key to a service that deduplicates by
+        it: a tool that has read its key may run again after a failure that leaves its outcome open.
         """
         if not self.asked:
             self.asked = True
@@ -873,7 +872,7 @@ calling: ContextVar[CurrentCall | None] = ContextVar("triage_call", default=None
 
 
 def current_call() -> CurrentCall:
-    """Return the recorded call that the calling code runs in. Raises UsageError outside of one."""
+    """Return the recorded call around the calling code. Raises UsageError outside of one."""
     call = calling.get()
     if call is None:
         raise errors.UsageError(
@@ -892,9 +891,9 @@ _undeclared = functools.lru_cache(maxsize=1024)(Tool)
 
 
 class Nested(Tool):
-    """An agent as a tool: each call is a run inside the calling run.
+    """An agent as a tool: each call is an inner run.
 
-    It is idempotent, because that run has a journal of its own and continues when it is started again.
+    It is idempotent, as the inner run has its own journal and continues when it is started again.
     """
 
     __slots__ = ()
@@ -941,7 +940,7 @@ def _named(name: str, value: Any) -> str:
 def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:
     """Return the tool of a function given to `run.call`, and the object it is bound to, if any.
 
-    A function that is not a tool gets one with the effect `unknown`.
+    A function that is no tool gets one with the effect `unknown`.
     """
     owner: tuple[Any, ...] = ()
     bound_to = getattr(function, "__self__", None)

@@ -1,4 +1,4 @@
-"""The watch over a running attempt: what the detectors see is noted, told to the agent, or stops it."""
+"""Watch a running attempt: a detector's finding is noted, told to the agent, or interrupts the attempt."""
 
 from __future__ import annotations
 
@@ -26,41 +26,40 @@ from .options import Watching
 if TYPE_CHECKING:
     from .run import Recorder
 
-# Calls that earlier attempts of the run repeated without end: they are counted on over its
-# attempts.
+# Calls that earlier attempts repeated; they are counted over all attempts of the run.
 
 
 @cache
 def standard_rules() -> RulesClassifier:
-    """The classifier of agents that have none of their own; it has no state, so one serves all."""
+    """Return the classifier of agents without their own; it has no state, so all share one."""
     return RulesClassifier()
 
 
-COMPARED = 250_000
-"""Bytes of a call's arguments and result up to which it is compared with others."""
+MAX_COMPARED = 250_000
+"""Maximum size in bytes of a call's arguments and result for comparison with other calls."""
 REPEATED = 3
-"""Identical calls in one attempt that count as repeated; fewer are forgotten with the attempt."""
+"""Minimum identical calls in one attempt to count as repeated; fewer are forgotten with the attempt."""
 MOST = 10
-"""Identical calls that a run may make over its attempts where they were repeated before."""
-_AGAIN = 2
-"""How often a call of a loop that was stopped may be made in a later attempt until that is stopped too."""
-_LOOKED_AT = 200
+"""Maximum identical calls over all attempts of a run, if an earlier attempt repeated the call."""
+_STOP_AT = 2
+"""Number of a call of an interrupted loop, in a later attempt, at which that attempt is interrupted too."""
+_LAST_STEPS = 200
 _POLLED = LOOP._replace(name="limit:polling_seconds")
-"""The rule of polling that lasted longer than it may."""
+"""Rule of polling for longer than the limit."""
 
 
 class LoopsBefore:
-    """What earlier attempts repeated, polls apart, and how often this one has done the same."""
+    """Calls that earlier attempts repeated, except polls, and how often this attempt makes them."""
 
     def __init__(self, history: Sequence[Attempt]) -> None:
         self._before: Counter[str] = Counter()
         self._stopped: set[str] = set()
-        # The calls that were polled for longer than they may be: how often since, and what was said of it.
+        # Calls polled for longer than the limit: their number in this attempt, and the earlier evidence.
         self._polled: dict[str, tuple[int, str]] = {}
-        self._now = Calls(_name)
+        self._now = Calls(_identity)
         for past in history:
-            steps = past.trajectory[-_LOOKED_AT:]
-            calls = Calls(_name)
+            steps = past.trajectory[-_LAST_STEPS:]
+            calls = Calls(_identity)
             for step in steps:
                 calls.add(step)
             made = calls.counts
@@ -69,11 +68,11 @@ class LoopsBefore:
                 name: times for name, times in made.items() if times >= REPEATED or name in known
             }
             self._before.update(repeated)
-            # One that ended with an exception of its own was not stopped, and may have been about to leave.
+            # An attempt that raised was not interrupted, and may have been about to leave its loop.
             if past.failure_type is not FailureType.LOOP_DETECTED or past.error is not None:
                 continue
             polled = [one.text for one in past.diagnosis.evidence if one.rule == _POLLED.name]
-            last = _name(steps[-1]) if polled else None
+            last = _identity(steps[-1]) if polled else None
             if last is not None:
                 self._polled[last] = (0, polled[0])
             else:
@@ -83,7 +82,7 @@ class LoopsBefore:
         return bool(self._before or self._polled)
 
     def add(self, step: Step) -> str | None:
-        """The next step of this attempt; why the loop goes on with it, None where it does not."""
+        """Add the next step of this attempt; return why it continues a loop, or None."""
         name, is_poll = self._now.add(step)
         if name is None:
             return None
@@ -91,38 +90,32 @@ class LoopsBefore:
         if name in self._polled:
             times, text = self._polled[name]
             self._polled[name] = (times + 1, text)
-            if times + 1 >= _AGAIN:
+            if times + 1 >= _STOP_AT:
                 return f"it is polled again, though in an earlier attempt {text}"
         if is_poll or name not in self._before:
             return None
         now = self._now.counts[name]
-        all_in_all = now + self._before[name]
-        if all_in_all < MOST and not (name in self._stopped and now >= _AGAIN):
+        total = now + self._before[name]
+        if total < MOST and not (name in self._stopped and now >= _STOP_AT):
             return None
-        return f"{tool} was called in the same way {all_in_all} times over the attempts of the run"
+        return f"{tool} was called in the same way {total} times over the attempts of the run"
 
 
-def _name(step: Step) -> str | None:
-    """A call by all that makes it the same call; None for what is no call that was made.
-
-    None as well for a call with a large value, which would take too long to compare.
-    """
+def _identity(step: Step) -> str | None:
+    """Return the key of an identical call; None for a reused or very large one, and without a call."""
     if step.tool_called is None or is_reused(step.metadata):
         return None
-    if len(json_of((step.tool_input, step.tool_output))) > COMPARED:
+    if len(json_of((step.tool_input, step.tool_output))) > MAX_COMPARED:
         return None
     return repr((step.tool_called, step.tool_input, step.tool_output, step.error))
 
 
 _ROUNDS = 4
-"""A loop of few long rounds may still find its end: none is stopped before its fourth."""
+"""Minimum rounds of a loop before it is interrupted, as a loop of few long rounds may still end."""
 
 
 class Watcher:
-    """Looks at one attempt as it goes on. Safe to call from several threads: one of them looks.
-
-    Raises whatever the classifier whose detectors are used raises.
-    """
+    """Watches one running attempt. Safe to call from several threads: one of them looks."""
 
     def __init__(self, run: Recorder) -> None:
         self._run = run
@@ -138,23 +131,23 @@ class Watcher:
             () if checks is None else tuple(map(_until_it_raises, checks.constraints)),
             run.first,
         )
-        # Where the journal of this attempt begins.
+        # The next event to read, from the start of this attempt.
         self._at = next(
             event.seq for event in reversed(run.session.events) if isinstance(event, AttemptStarted)
         )
         self._busy = threading.Lock()
         self._seen = 0
-        # The loop that was noted, by its place and kind; how many steps were seen when it was told.
+        # The noted loop, by its place and kind; the number of steps seen when its hint was given.
         self._noted: tuple[int, str] | None = None
-        self._told: int | None = None
-        # What the agent is told of a loop, and of anything else.
+        self._hinted_at: int | None = None
+        # Diagnoses shown to the agent: of a loop, and of another finding.
         self._loop: Diagnosis | None = None
         self._finding: Diagnosis | None = None
 
     def look(self) -> None:
-        """Take in the steps recorded since the last look, and do what they ask for."""
+        """Check the steps recorded since the last look, and respond to findings."""
         if not self._busy.acquire(blocking=False):
-            return  # whoever looks sees these steps too, or the next look does
+            return  # the thread that looks now, or the next look, sees these steps too
         try:
             self._take_all(self._run.session.events)
         except Exception as error:
@@ -173,14 +166,14 @@ class Watcher:
                 before = self._run.loops_before
                 again = before.add(step) if before else None
                 if again is not None:
-                    # A loop that an earlier attempt was in, and this one begins again.
+                    # This attempt begins a loop of an earlier one.
                     self._stop(Finding(LOOP, again, at, event.step.tool_called, 2, 1))
                     return
                 if found is not None and not found.repeats:
                     self._take(found)
                 self._bound_polling()
         self._at = end
-        # Of loops the one counts that stands: those between two looks were left again.
+        # Only the current loop counts: the agent has left any loop between two looks.
         loop = self._watch.loop
         if loop is not None or self._noted is not None:
             self._judge(loop)
@@ -189,7 +182,7 @@ class Watcher:
             self._show()
 
     def _bound_polling(self) -> None:
-        """Stop an attempt that polls for longer than it may."""
+        """Interrupt an attempt that polls for longer than the limit."""
         polling = getattr(self._watch, "polling", None)
         longest = self._run.session.limits.polling_seconds
         if polling is None or longest is None or polling.seconds <= longest:
@@ -201,7 +194,7 @@ class Watcher:
         self._stop(Finding(_POLLED, text, polling.start, polling.tool, polling.calls, 1))
 
     def _take(self, found: Finding) -> None:
-        """A step that is wrong by itself: noted and told at once."""
+        """Note a wrong step, and tell the agent at once."""
         self._note("note", found)
         if self._watching.hint_after is not None:
             self._finding = self._explained(found)
@@ -210,12 +203,12 @@ class Watcher:
 
     @property
     def _stands(self) -> bool:
-        """Whether any of what was wrong by itself was not put right since."""
+        """Whether a wrong step has not been corrected since."""
         watch = self._watch
         return not (watch.unknown_tool is None and watch.misfit is None and watch.forbidden is None)
 
     def _judge(self, loop: Loop | None) -> None:
-        """What is to be done about the loop the last steps are in: noted, told, and at last stopped."""
+        """Escalate a loop: note it, hint, interrupt. loop: the current loop, or None."""
         if loop is None:
             if self._loop is not None:
                 self._loop = None
@@ -224,12 +217,13 @@ class Watcher:
             return
         if self._noted != (loop.start, loop.kind):
             self._noted = (loop.start, loop.kind)
-            self._told = None
+            self._hinted_at = None
             self._note("note", self._watch.found(loop))
         watching = self._watching
         wasted = (loop.repeats - 1) * loop.length
-        if self._told is None and watching.hint_after is not None and wasted >= watching.hint_after:
-            self._told = self._seen
+        hint_after = watching.hint_after
+        if self._hinted_at is None and hint_after is not None and wasted >= hint_after:
+            self._hinted_at = self._seen
             found = self._watch.found(loop)
             self._loop = self._explained(found)
             self._show()
@@ -238,8 +232,8 @@ class Watcher:
             watching.interrupt_after is not None
             and wasted >= watching.interrupt_after
             and loop.repeats >= _ROUNDS
-            # Whoever is told may go round once more before it is stopped.
-            and (self._told is None or self._seen - self._told >= loop.length)
+            # After its hint the agent may go round once more.
+            and (self._hinted_at is None or self._seen - self._hinted_at >= loop.length)
         ):
             self._stop(self._watch.found(loop))
 
@@ -270,7 +264,7 @@ class Watcher:
 
 
 def watcher_of(run: Recorder) -> Watcher | None:
-    """The watcher of an attempt; None where its classifier cannot watch, which is logged."""
+    """Return the watcher of an attempt; None, which is logged, if its classifier cannot watch."""
     try:
         return Watcher(run)
     except Exception as error:
@@ -279,13 +273,13 @@ def watcher_of(run: Recorder) -> Watcher | None:
 
 
 def _failed(run: Recorder, error: Exception) -> None:
-    # That is no failure of the agent.
+    # Not a failure of the agent.
     logger.error("run %s: watching failed, and ends with this attempt", run.run_id, exc_info=error)
     run.unwatched()
 
 
 def _until_it_raises(constraint: Constraint) -> Constraint:
-    """A constraint that is asked no more in this attempt once it has raised: it is logged each time."""
+    """Wrap a constraint: once it has raised, it is not asked again in this attempt."""
     if not callable(constraint):
         return constraint
     failed = False
