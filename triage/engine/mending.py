@@ -24,10 +24,10 @@ __all__ = ["mend"]
 
 
 async def mend(run: Recorder, error: Exception, until: float = math.inf) -> bool:
-    """Wait as the policy says of this error, and tell whether the request is to be made again.
+    """Wait as the policy decides for this error; return whether to repeat the request.
 
-    False where the policy says anything else, or longer than until, in monotonic seconds: then the attempt
-    fails with the error.
+    False, so that the attempt fails with the error, if the policy chooses anything but such a wait, or one
+    that ends after `until`, in monotonic seconds.
     """
     try:
         tried = await _tried(run, error, until)
