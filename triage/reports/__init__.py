@@ -1,4 +1,4 @@
-"""What people are told when a run has failed."""
+"""Reports of failures, for people."""
 
 from __future__ import annotations
 

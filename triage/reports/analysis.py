@@ -1,4 +1,4 @@
-"""Reports of failures: `ErrorReporter` gathers the facts, then asks an analyst for an analysis of them.
+"""Reports of failures: `ErrorReporter` gathers the facts, then asks an analyst to explain them.
 
 report = error.report                       # of any error that ended a run
 report = await ErrorReporter(LLMAnalyst()).generate(error)
@@ -47,7 +47,7 @@ _MAX_MISSING = 300
 
 
 class Brief(Struct, frozen=True):
-    """What an analyst is given.
+    """The input of an analyst.
 
     prompt: its instructions. facts: the developer's report as a JSON object, without secrets.
     capabilities: names of the available tools. text: the facts as one JSON text, ready to send.
@@ -60,7 +60,7 @@ class Brief(Struct, frozen=True):
 
 
 Analyst: TypeAlias = Callable[[Brief], "Analysis | str | Awaitable[Analysis | str]"]
-"""Explains a failure: a function of a `Brief`, sync (it runs in a thread) or async."""
+"""Explains a failure: a function of a `Brief`, async, or sync and run in a thread."""
 Emit: TypeAlias = Callable[[Report], Any]
 """Receives the report of the facts before the analyst is asked; sync or async."""
 
@@ -68,8 +68,8 @@ Emit: TypeAlias = Callable[[Report], Any]
 class ErrorReporter:
     """Makes reports of failures.
 
-    Phase one gathers the facts, quickly and without a network. Its report goes to `emit`, and only then
-    does phase two ask the analyst. Whatever happens there, the facts are kept.
+    Phase one gathers the facts, quickly and without a network. Its report goes to `emit` before phase two
+    asks the analyst. A failure of phase two keeps the facts.
 
     analyst: None makes no analysis. deadline: seconds for the analyst and `emit` together. prompt: the
     analyst's instructions, None for `PROMPT`; a text, or a function of the `Report` that returns one.
@@ -119,11 +119,11 @@ class ErrorReporter:
         return self._clean.record(CapabilityFacts, known)
 
     def facts(self, subject: object) -> Report:
-        """Run phase one alone: report what is known of a failure.
+        """Run phase one alone: report the facts of a failure.
 
         subject: an error that ended a run, any other exception, a `FailureContext`, `Facts`, a
         `RunState`, a `Diagnosis`, an `ErrorInfo`, a mapping with fields of `Facts`. Anything else, None
-        included, gives a report that says how little is known.
+        included, gives a report of completeness "minimal".
         """
         try:
             facts = self._clean.record(Facts, facts_of(subject))
@@ -134,7 +134,7 @@ class ErrorReporter:
         except BaseException as error:
             if passes(error):
                 raise
-            # This affects only the report, so the error is logged.
+            # Only the report fails, so the error is logged.
             logger.exception("a report of severity fatal: its facts could not be gathered")
             unread = f"nothing could be read of a {class_name(subject)}"
             return Report(0.0, "minimal", Facts(technical_details=unread))
@@ -143,7 +143,7 @@ class ErrorReporter:
         """Run both phases: report the facts, with an analysis if there is one.
 
         subject: as for `facts`. emit: called with the complete report of the facts before the analyst
-        is asked. If cancelled, it raises the cancellation; what was emitted stays.
+        is asked. Raises the cancellation if cancelled; an emitted report stays.
         """
         found = report = self.facts(subject)
         if emit is None and self._analyst is None:
@@ -164,7 +164,7 @@ class ErrorReporter:
                 logger.exception("run %s: the analyst failed", report.facts.run_id)
 
         with anyio.move_on_after(self._deadline) as scope:
-            # In a task of its own, so that a CancelledError of the analyst's own cancels nothing else.
+            # In a separate task, so that the analyst's own CancelledError cancels nothing else.
             async with anyio.create_task_group() as group:
                 group.start_soon(work)
         if scope.cancelled_caught:
@@ -174,7 +174,7 @@ class ErrorReporter:
         return found
 
     async def _analysed(self, report: Report, emit: Emit | None) -> Report:
-        """Emit the report, then complete it with what the analyst says."""
+        """Emit the report, then add the analysis."""
         if emit is not None:
             await _emit(emit, report)
         if self._analyst is None:
@@ -221,16 +221,16 @@ _MAX_ANSWER = 20_000
 class LLMAnalyst:
     """Asks a model to explain a failure; for `ErrorReporter(analyst=…)`.
 
-    It makes one request through the provider's own client, within the reporter's deadline. The model sees
-    the facts without secrets, as data. An answer that is not JSON is taken as the explanation.
+    Makes one request through the provider's own client, within the reporter's deadline. The model sees
+    the facts without secrets, as data. An answer that is not JSON becomes the explanation.
 
     provider: `"openai"` (any endpoint with OpenAI's chat completions), `"anthropic"`, or an
-    AsyncOpenAI or AsyncAnthropic of your own, which is used as it is and not closed. model, base_url,
+    AsyncOpenAI or AsyncAnthropic of your own, which is used unchanged and not closed. model, base_url,
     api_key: None reads OPENAI_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY, or the same with ANTHROPIC.
 
     Raises UsageError for an invalid value, a missing model or key, and an extra that is not installed.
-    Calling it raises what the client raises, and ValueError for an empty answer; the reporter then
-    makes a report without analysis.
+    A call raises the client's errors, and ValueError for an empty answer; the reporter then makes a report
+    without analysis.
     """
 
     def __init__(
@@ -269,11 +269,11 @@ class _Answer(msgspec.Struct):
     suggestions: list[Any] = []
 
 
-def _parsed(said: str) -> tuple[str, tuple[str, ...]]:
-    """Read the explanation and suggestions from the JSON asked for, or else take the text as it is."""
+def _parsed(text: str) -> tuple[str, tuple[str, ...]]:
+    """Read explanation and suggestions from the model's JSON; other text is the explanation itself."""
     try:
-        found = msgspec.json.decode(said[said.find("{") : said.rfind("}") + 1], type=_Answer)
+        found = msgspec.json.decode(text[text.find("{") : text.rfind("}") + 1], type=_Answer)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return said.strip(), ()
+        return text.strip(), ()
     suggestions = tuple(one for one in found.suggestions if isinstance(one, str))
     return found.analysis.strip(), suggestions

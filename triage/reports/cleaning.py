@@ -1,4 +1,4 @@
-"""Turn any value into a short text without secrets, and any record into plain values."""
+"""Turn any value into short text without secrets, and any record into plain values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triage.core.foreign import attr, is_a, plain, some, text_of
 from triage.core.redaction import Redactor
 
 MAX_ITEMS = 60
-"""Records kept of one list, the newest."""
+"""Maximum records kept of one list, the newest."""
 _MAX_TEXT = 2_000
 _MAX_TEXTS = 30
 _MAX_TEXT_OF_LIST = 500
@@ -23,32 +23,32 @@ _LIMITS = {
     "given": 300, "result": 300, "name": 120, "error": 600, "hint": 800, "run_id": 160,
     "agent": 120, "description": 300, "partial": 800, "task": 1_000, "by": 120,
 }  # fmt: skip
-"""Characters kept of a field where they are not `_MAX_TEXT`."""
+"""Maximum characters of a field, if not `_MAX_TEXT`."""
 _READ = 16
-"""Redact this many times the limit before cutting, so that no secret is cut before it is found."""
+"""Factor by which a redacted text exceeds its limit before the cut, so that no secret is cut unfound."""
 
 _kinds_of = cache(get_type_hints)
 
 
 def passes(error: BaseException) -> bool:
-    """Whether an exception must not be caught: a cancellation or the user's interrupt."""
+    """Whether an exception must not be caught, as a cancellation or the user's interrupt."""
     kinds = (KeyboardInterrupt, asyncio.CancelledError)
     return any(isinstance(one, kinds) or type(one).__name__ == "Cancelled" for one in leaves(error))
 
 
 def class_name(value: object) -> str:
-    """Return the name of a value's class, whatever its metaclass says."""
+    """Return the name of a value's class, bypassing its metaclass."""
     return text_of(type.__dict__["__name__"].__get__(type(value)), 60)
 
 
 class Cleaner:
-    """Makes values fit to be shown. redactor: finds the secrets in them."""
+    """Prepares values to be shown. redactor: finds their secrets."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
 
     def text(self, value: object, limit: int = _MAX_TEXT) -> str:
-        """Return the value as text: no secret, no invisible character, at most `limit` characters."""
+        """Return the value as text without secrets or invisible characters, cut to `limit` characters."""
         if any(is_a(value, kind) for kind in (dict, list, tuple)):
             found = json.dumps(self._redactor.value(plain(value))[0], ensure_ascii=False)
         else:
@@ -59,7 +59,7 @@ class Cleaner:
         return found if len(found) <= limit else f"{found[: limit - 1]}…"
 
     def record(self, cls: Any, given: object) -> Any:
-        """Make a `cls` whose fields have their declared types, whatever values were given."""
+        """Make a `cls` from any values, with the declared type of each field."""
         values = ((name, kind, attr(given, name)) for name, kind in _kinds_of(cls).items())
         known = {one[0]: self._field(*one) for one in values if one[2] is not None}
         return cls(**{name: value for name, value in known.items() if value is not None})

@@ -1,7 +1,7 @@
 """A document for people, written as CommonMark or as plain lines.
 
-Words of tools, models and errors are `Said`: code in Markdown, in quotation marks in text. `Told` are
-sentences by somebody else, with all that has a meaning in Markdown escaped. A `str` is our own words.
+A `Quote` holds words of tools, models and errors: code in Markdown, in quotation marks in plain text. A
+`Prose` holds sentences of another author, with Markdown escaped. A `str` holds our own words.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from triage.core.foreign import text_of
 from triage.core.patterns import Pattern
 
 
-class Said(Struct, frozen=True):
-    """What a tool, a model or an error said."""
+class Quote(Struct, frozen=True):
+    """Words of a tool, a model or an error."""
 
     text: str
 
 
-class Told(Struct, frozen=True):
-    """A sentence for people, written by somebody else."""
+class Prose(Struct, frozen=True):
+    """Sentences for people by another author."""
 
     text: str
 
 
-Bit: TypeAlias = "str | Said | Told"
+Bit: TypeAlias = "str | Quote | Prose"
 Item: TypeAlias = tuple[Bit, ...]
 
 
 class Section(Struct, frozen=True):
-    """A title and what stands below it.
+    """A section with its title.
 
-    lines: each with its label. quote: an opinion that is not ours. items: of a list. depth: from 1.
+    lines: each with its label. quote: an opinion of another author. items: of a list. depth: from 1.
     """
 
     title: str
     lines: tuple[tuple[str, Bit], ...] = ()
-    quote: Told | None = None
+    quote: Prose | None = None
     items: tuple[Item, ...] = ()
     depth: int = 2
 
@@ -74,10 +74,12 @@ def text(sections: Iterable[Section]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _writer(quote: Callable[[str], str], tell: Callable[[str], str]) -> Callable[..., str]:
+def _writer(quote: Callable[[str], str], prose: Callable[[str], str]) -> Callable[..., str]:
     def write(*bits: Bit) -> str:
-        ways: dict[type, Callable[[str], str]] = {Said: quote, Told: tell}
-        return "".join(one if isinstance(one, str) else ways[type(one)](one.text) for one in bits)
+        writers: dict[type, Callable[[str], str]] = {Quote: quote, Prose: prose}
+        return "".join(
+            bit if isinstance(bit, str) else writers[type(bit)](bit.text) for bit in bits
+        )
 
     return write
 
@@ -91,7 +93,7 @@ def _quoted(text: str) -> str:
 
 
 def _as_code(text: str) -> str:
-    """Write the text as a code span that its own content cannot close."""
+    """Write a text as a code span that the text cannot close."""
     line = _one_line(text)
     if not line:
         return '""'
@@ -108,5 +110,5 @@ _MEANINGFUL = Pattern(
 
 
 def _escaped(text: str) -> str:
-    """Escape everything that has a meaning in Markdown."""
+    """Escape all Markdown."""
     return _MEANINGFUL.sub(r"\\\g<0>", _one_line(text))

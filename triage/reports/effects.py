@@ -1,4 +1,4 @@
-"""The effects of a run that stay although they were to be undone."""
+"""Effects of a run that its compensators have not undone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ _MAX_ARGUMENTS = 200
 
 
 def not_undone(state: RunState) -> tuple[str, ...]:
-    """The effects that stay although they were to be undone, newest first, each with the reason.
+    """Describe the effects that should have been undone and stay, newest first, each with the reason.
 
-    Where nothing was to be undone (no action said so, and no compensator has begun in vain), only calls
-    that may have happened.
+    Without an action with `compensate` and without a failed compensator, only calls in doubt.
     """
     last = state.history[-1].action if state.history else None
-    in_vain = any(entry.tries and not entry.ran for entry in state.compensations)
-    if not (in_vain or getattr(last, "compensate", False)):
+    failed = any(entry.tries and not entry.ran for entry in state.compensations)
+    if not (failed or getattr(last, "compensate", False)):
         return tuple(
             redact(f"{_called(call)} may have happened: its outcome is not known")
             for call in sorted(state.calls.values(), key=lambda call: -call.seq)
@@ -56,5 +55,5 @@ def _why(entry: Compensation | None) -> str:
 
 
 def tried(entry: Compensation) -> str:
-    """How often a compensator was started, in words."""
+    """Write how often a compensator was started: `1 try`, `2 tries`."""
     return "1 try" if entry.tries == 1 else f"{entry.tries} tries"

@@ -1,4 +1,4 @@
-"""The facts of a failure as plain values, and the part of them that is meant for the person who asked."""
+"""The facts of a failure as plain values, and their part for the person who asked."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class StepFacts(Struct, frozen=True):
 
     number: from 1, within its attempt or plan. name: the tool or capability. outcome: `"done"`,
     `"failed"`, `"reused"` (an earlier result was used), `"skipped"` or `"open"` (not reached).
-    objective: its goal. criteria: how its success is judged. given, result: its input and output, any
-    values. error: in words. attempt: the attempt or version of the plan, from 1; 0 where there is only
-    one. seconds: how long it took, None if not known. decisive: it decided the failure.
+    objective: its goal. criteria: of its success. given, result: input and output, any values. error: in
+    words. attempt: the attempt or version of the plan, from 1; 0 if there is only one. seconds: its
+    duration, None if not known. decisive: it decided the failure.
     """
 
     number: int = 0
@@ -35,11 +35,11 @@ class StepFacts(Struct, frozen=True):
 
 
 class AttemptFacts(Struct, frozen=True):
-    """One attempt, and what was done about its failure.
+    """One attempt, and the action after its failure.
 
     number: from 1. failure: the failure type and cause. user_message: for a person. error: in words.
     action: an action's kind (`"retry"`), empty for the last. hint: for the next attempt. delay_s: the
-    wait before that. steps, failed_steps: how many. seconds: how long it took, None if not known.
+    wait before that. steps, failed_steps: their number. seconds: its duration, None if not known.
     """
 
     number: int = 0
@@ -55,7 +55,7 @@ class AttemptFacts(Struct, frozen=True):
 
 
 class CounterFacts(Struct, frozen=True):
-    """How much of something was used. limit: the most allowed, None for no limit."""
+    """A used amount. limit: the maximum, None for no limit."""
 
     name: str = ""
     used: float = 0.0
@@ -63,25 +63,25 @@ class CounterFacts(Struct, frozen=True):
 
 
 class CapabilityFacts(Struct, frozen=True):
-    """A tool or capability, and what it is for."""
+    """A tool or capability, with its purpose."""
 
     name: str = ""
     description: str = ""
 
 
 class Facts(Struct, frozen=True):
-    """What is known of a failure. Every field is optional; texts may be any values.
+    """The facts of a failure. Every field is optional; texts may be any values.
 
-    task: what was asked. failed: the step, operation or capability that failed. where: more precisely.
+    task: of the run. failed: the step, operation or capability that failed. where: more precisely.
     failure_type, cause, severity, level, recovery, confidence, user_message, technical_details, hint,
     suggestions, evidence, classifier: of the diagnosis, evidence in words. error: in words; chain: the
-    error and those behind it, one text each; classes: the names of their classes; frames: where in the
-    code, outermost first. status_code, code: of an answer. ended: how the run ended (`"escalated"`,
-    `"suspended"` …), empty until then. reason: why it ended so. question: for a person. run_id, agent,
-    attempt: of the run. steps: oldest first. attempts: oldest first, the failed one last. counters:
-    what was used. capabilities: the available tools. partial: the partial result. not_undone: effects
-    that could not be undone, each with the reason. elapsed_s: seconds. next_steps: what a person may do
-    now, listed before suggestions. left_out: what could not be read or was too much, in words.
+    error and its related errors, one text each; classes: the names of their classes; frames: the places in
+    the code, outermost first. status_code, code: of an answer. ended: the end of the run (`"escalated"`,
+    `"suspended"` …), empty until then. reason: of that end. question: for a person. run_id, agent,
+    attempt: of the run. steps: oldest first. attempts: oldest first, the failed one last. counters: used
+    amounts. capabilities: the available tools. partial: the partial result. not_undone: effects that could
+    not be undone, each with the reason. elapsed_s: seconds. next_steps: for a person, listed before
+    suggestions. left_out: facts that could not be read or were too many, in words.
     """
 
     task: Any = None
@@ -123,7 +123,7 @@ class Facts(Struct, frozen=True):
 
 
 def for_a_person(facts: Facts) -> Facts:
-    """Keep what the person who asked may see: no ids, and no words of code, tools or errors."""
+    """Keep the facts for the person who asked: no ids, and no words of code, tools or errors."""
     kept: Facts = _only(facts, _FOR_PERSONS)
     last = facts.steps[-1].attempt if facts.steps else 0
     effects = counted(len(facts.not_undone), "effect")
@@ -132,7 +132,7 @@ def for_a_person(facts: Facts) -> Facts:
         kept,
         next_steps=(undo, *kept.next_steps) if facts.not_undone else kept.next_steps,
         user_message=without_internals(facts.user_message, facts),
-        # Earlier attempts show how they failed, not their steps.
+        # Earlier attempts show their failures without their steps.
         steps=tuple(_only(one, _OF_STEPS) for one in facts.steps if one.attempt == last),
         attempts=tuple(
             replace(

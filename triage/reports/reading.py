@@ -1,6 +1,6 @@
 """Read `Facts` from an error, the context of a failure, a run's state or a diagnosis.
 
-A source says how each field is read from its subject. A field that cannot be read costs no other.
+A source maps each field to the function that reads the field. An unreadable field leaves the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_CHAIN = 12
 
 
 def facts_of(subject: object) -> Facts:
-    """Read the facts of a failure from `subject`. Raises only what must not be caught."""
+    """Read the facts of a failure from `subject`. Raises only exceptions that must not be caught."""
     if is_a(subject, Facts):
         return cast("Facts", subject)
     found: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def facts_of(subject: object) -> Facts:
 
 
 def _sources(subject: Any) -> Iterator[tuple[Source, Any]]:
-    """Yield what is known about the subject, best known first."""
+    """Yield the sources of facts about the subject; later ones override."""
     if is_a(subject, TriageError):
         yield _ENDED, subject
         context = attr(subject, "context")
@@ -85,11 +85,11 @@ def _sources(subject: Any) -> Iterator[tuple[Source, Any]]:
         yield _ERROR, error
 
 
-# A run that has just failed is a `FailureContext`, one that is read from its journal a `RunState`.
+# A run is the `FailureContext` of a live run, or the `RunState` of its journal.
 
 
 def _attempts(run: Any) -> list[Attempt]:
-    """Return the attempts that have failed, oldest first."""
+    """Return the failed attempts, oldest first."""
     if is_a(run, RunState):
         return list(run.history)
     now = Attempt(
@@ -99,8 +99,8 @@ def _attempts(run: Any) -> list[Attempt]:
     return [*islice(run.attempt_history, _MAX_ATTEMPTS), now]
 
 
-def _taken(run: Any) -> list[tuple[int, int, Step, bool]]:
-    """Return all steps: the attempt, the number in it, the step, and whether it decided the failure."""
+def _all_steps(run: Any) -> list[tuple[int, int, Step, bool]]:
+    """Return all steps, each with its attempt, its number there, and whether it decided the failure."""
     attempts = _attempts(run)
     parts = [(one.number, one.trajectory.steps, one.diagnosis.critical_step) for one in attempts]
     if is_a(run, RunState) and run.attempt != (attempts[-1].number if attempts else 0):
@@ -148,16 +148,16 @@ def _attempt(past: Attempt) -> AttemptFacts:
     )
 
 
-def _failed(run: Any) -> str | None:
-    """Name what failed: the decisive step, else the last step if that one failed."""
+def _failed_step(run: Any) -> str | None:
+    """Name the decisive step, else the last step if it failed."""
     last = {one.number for one in _attempts(run)[-1:]}
-    taken = [one for one in _taken(run) if one[0] in last]
-    known = [one for one in taken if one[3]] or [one for one in taken[-1:] if one[2].error]
+    steps = [one for one in _all_steps(run) if one[0] in last]
+    known = [one for one in steps if one[3]] or [one for one in steps[-1:] if one[2].error]
     return f"step {known[0][1]}, {_name(known[0][2])}" if known else None
 
 
 def _counters(run: Any) -> tuple[CounterFacts, ...]:
-    steps = [step for _, _, step, _ in _taken(run)]
+    steps = [step for _, _, step, _ in _all_steps(run)]
     used = {
         "attempts": run.attempt,
         "steps": len(steps),
@@ -172,12 +172,12 @@ def _counters(run: Any) -> tuple[CounterFacts, ...]:
 
 
 def _left_out(run: Any) -> tuple[str, ...]:
-    count = len(_taken(run)) - MAX_ITEMS
+    count = len(_all_steps(run)) - MAX_ITEMS
     return (f"{count} earlier steps",) if count > 0 else ()
 
 
 def _frames(error: BaseException | None) -> tuple[str, ...]:
-    """List where an error was raised, outermost first, by line number, without reading files."""
+    """List the frames of an error, outermost first, by line number, without reading files."""
     trace = None if error is None else error.__traceback__
     calls = [(frame.f_code, line) for frame, line in walk_tb(trace)][-_MAX_FRAMES:]
     return tuple(f"{code.co_filename}:{line} in {code.co_qualname}" for code, line in calls)
@@ -190,10 +190,10 @@ def _fields(*names: str) -> Source:
 _RUN: Source = {
     **_fields("task", "run_id", "attempt"),
     "steps": lambda run: tuple(
-        _step(*one[:3], decisive=one[3]) for one in _taken(run)[-MAX_ITEMS:]
+        _step(*one[:3], decisive=one[3]) for one in _all_steps(run)[-MAX_ITEMS:]
     ),
     "attempts": lambda run: tuple(map(_attempt, _attempts(run))),
-    "failed": _failed,
+    "failed": _failed_step,
     "counters": _counters,
     "left_out": _left_out,
 }

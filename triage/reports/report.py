@@ -16,7 +16,7 @@ from triage.core.notebook import lines
 from triage.core.quoting import counted, moment
 from triage.core.steps import Usage
 
-from .document import Bit, Item, Said, Section, Told, markdown, text
+from .document import Bit, Item, Prose, Quote, Section, markdown, text
 from .facts import AttemptFacts, Facts, StepFacts, for_a_person, without_internals
 
 Audience: TypeAlias = Literal["person", "developer"]
@@ -28,8 +28,8 @@ CONSTANT = "Something went wrong, and no report of it could be made.\n"
 class Analysis(Struct, frozen=True):
     """An analyst's opinion of the facts.
 
-    text: why it failed, in a few sentences. suggestions: what to do now, one text each. by: the
-    analyst's name. usage: what the analysis consumed, None if not known.
+    text: the reason of the failure, in a few sentences. suggestions: next steps, one text each. by: the
+    analyst's name. usage: of the analysis, None if not known.
     """
 
     text: str
@@ -41,12 +41,12 @@ class Analysis(Struct, frozen=True):
 class Report(Struct, frozen=True):
     """A report of a failure.
 
-    time: when it was made, seconds since the epoch. completeness: `"full"` with an analysis,
+    time: of the report, in seconds since the epoch. completeness: `"full"` with an analysis,
     `"structured"` without one, `"minimal"` if little more than the failure is known, `"constant"` if
     not even that could be read. facts: plain values, bounded and without secrets. analysis: None
-    without one; missing: the reason, in words, empty if none was asked for.
+    without one; missing: the reason for that, in words, empty if no analyst was asked.
 
-    A person sees what happened, the steps and what to do; a developer sees everything. Words of tools,
+    A person sees the failure, the steps and the suggestions; a developer sees everything. Words of tools,
     models and errors are quoted. Nothing here raises, apart from UsageError for an unknown audience.
     """
 
@@ -75,7 +75,7 @@ class Report(Struct, frozen=True):
         return {"v": VERSION, **always, "facts": {}, **wire.to_json(shown)}
 
     def seen_by(self, audience: Audience) -> Report:
-        """Keep what this audience may see. Raises UsageError for an unknown audience."""
+        """Keep the facts for this audience. Raises UsageError for an unknown audience."""
         check_word("audience", audience, get_args(Audience))
         if audience == "developer":
             return self
@@ -115,7 +115,7 @@ class Report(Struct, frozen=True):
         return self.to_text()
 
     def _repr_html_(self) -> str:
-        """Show the developer's report in a notebook."""
+        """Render the developer's report for a notebook."""
         return lines(self.to_text("developer"))
 
 
@@ -129,11 +129,11 @@ def _dumped(report: Report) -> str:
     return json.dumps(report.as_dict(), allow_nan=False)
 
 
-# The sections, most important first. `Said` and `Told` quote everything that is not our own.
+# The sections, most important first. `Quote` and `Prose` mark all words that are not ours.
 
 
 def sections(report: Report) -> Iterator[Section]:
-    """Yield the sections of a report; one without contents is left out."""
+    """Yield the sections of a report that have contents."""
     facts = report.facts
     yield Section(_TITLES.get(facts.ended, "This did not work"), tuple(_head(report)), depth=1)
     yield from _steps(facts.steps)
@@ -172,13 +172,13 @@ _DETAILS = {
 }  # fmt: skip
 
 
-def _labelled(record: Any, labels: dict[str, str]) -> Iterator[tuple[str, Said]]:
+def _labelled(record: Any, labels: dict[str, str]) -> Iterator[tuple[str, Quote]]:
     values = ((label, getattr(record, name)) for name, label in labels.items())
-    return ((label, Said(value)) for label, value in values if value)
+    return ((label, Quote(value)) for label, value in values if value)
 
 
 def _quoted(texts: Iterable[str]) -> tuple[Item, ...]:
-    return tuple((Said(text),) for text in texts)
+    return tuple((Quote(text),) for text in texts)
 
 
 def _head(report: Report) -> Iterator[tuple[str, Bit]]:
@@ -188,11 +188,11 @@ def _head(report: Report) -> Iterator[tuple[str, Bit]]:
     if facts.severity:
         words = (facts.failure_type, facts.cause, facts.severity, f"level {facts.level}")
         sure = "" if facts.confidence is None else f", confidence {facts.confidence:.2f}"
-        yield "Diagnosis", Said(", ".join(filter(None, words)) + sure)
+        yield "Diagnosis", Quote(", ".join(filter(None, words)) + sure)
     yield from _labelled(facts, _BEFORE)
-    yield "What happened", Told(facts.user_message or _NOTHING_KNOWN)
+    yield "What happened", Prose(facts.user_message or _NOTHING_KNOWN)
     if facts.status_code or facts.code:
-        yield "Answer", Said(f"{facts.status_code or ''} {facts.code}")
+        yield "Answer", Quote(f"{facts.status_code or ''} {facts.code}")
     yield from _labelled(facts, _AFTER)
 
 
@@ -210,9 +210,9 @@ def _step(step: StepFacts) -> Item:
     decisive = ", which decided it" if step.decisive else ""
     bits: list[Bit] = [
         f"step {step.number}, ",
-        Told(step.outcome),
+        Prose(step.outcome),
         f"{decisive}: ",
-        Said(step.name),
+        Quote(step.name),
     ]
     for label, said in _labelled(step, _STEP):
         bits += (f", {label}", said)
@@ -220,7 +220,7 @@ def _step(step: StepFacts) -> Item:
 
 
 def _attempt(attempt: AttemptFacts) -> Item:
-    bits: list[Bit] = [f"attempt {attempt.number}: ", Told(attempt.user_message or "It failed.")]
+    bits: list[Bit] = [f"attempt {attempt.number}: ", Prose(attempt.user_message or "It failed.")]
     if attempt.steps:
         failed = f", {attempt.failed_steps} failed" if attempt.failed_steps else ""
         bits.append(f" {counted(attempt.steps, 'step')}{failed}.")
@@ -230,7 +230,7 @@ def _attempt(attempt: AttemptFacts) -> Item:
         after = f" after {attempt.delay_s:.3g} s" if attempt.delay_s else ""
         bits.append(f" Then: {_ACTIONS.get(attempt.action, 'something else was done')}{after}.")
     if attempt.hint:
-        bits += (" It was told: ", Said(attempt.hint))
+        bits += (" It was told: ", Quote(attempt.hint))
     return tuple(bits)
 
 
@@ -250,7 +250,7 @@ _ACTIONS = {
 def _figures(facts: Facts) -> Iterator[Item]:
     for counter in facts.counters:
         of = "" if counter.limit is None else f" of {counter.limit:.12g}"
-        yield (Told(counter.name), f": {counter.used:.12g}{of}")
+        yield (Prose(counter.name), f": {counter.used:.12g}{of}")
     if facts.elapsed_s is not None:
         yield (f"seconds: {facts.elapsed_s:.3g}",)
 
@@ -258,10 +258,10 @@ def _figures(facts: Facts) -> Iterator[Item]:
 def _what_now(facts: Facts) -> Iterator[Item]:
     known = dict.fromkeys((*facts.next_steps, *facts.suggestions))
     if facts.question:
-        yield ("Answer this: ", Said(facts.question))
+        yield ("Answer this: ", Quote(facts.question))
     elif not known:
         yield (_OTHERWISE.get(facts.ended, "Try again; if it stays so, ask whoever runs this."),)
-    yield from ((Told(one),) for one in known)
+    yield from ((Prose(one),) for one in known)
 
 
 _OTHERWISE = {
@@ -275,8 +275,8 @@ _OTHERWISE = {
 def _analysis(report: Report) -> Iterator[Section]:
     said = report.analysis
     if said is None:
-        yield Section("Analysis", items=((Told(report.missing),),) if report.missing else ())
+        yield Section("Analysis", items=((Prose(report.missing),),) if report.missing else ())
         return
-    guess = Told("what follows is the guess" + (f" of {said.by}" if said.by else ""))
-    items = tuple((Told(one),) for one in said.suggestions)
-    yield Section("Analysis", (("An opinion, no fact", guess),), Told(said.text), items)
+    guess = Prose("what follows is the guess" + (f" of {said.by}" if said.by else ""))
+    items = tuple((Prose(one),) for one in said.suggestions)
+    yield Section("Analysis", (("An opinion, no fact", guess),), Prose(said.text), items)

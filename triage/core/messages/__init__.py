@@ -1,1 +1,1 @@
-"""Conversations with a model: one form, how each provider writes it, and an answer in any of these."""
+"""Conversations with a model in a neutral form, the forms of providers, and answers in any of them."""

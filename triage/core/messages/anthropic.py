@@ -19,7 +19,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 
 
 class AnthropicWire(BlockWire):
-    """Results are blocks that open the user's turn after the one that calls tools."""
+    """Results are blocks at the start of the user's turn after the one that calls tools."""
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
         found = reading.mapping(reading.as_data(message))
@@ -73,7 +73,7 @@ class AnthropicWire(BlockWire):
         return {**reading.as_data(message), "content": blocks}
 
     def ending_with(self, messages: list[Any], text: str) -> list[Any]:
-        """Append to the user's last turn, or add one: two user turns in a row are refused."""
+        """Append to the user's last turn, or add one, since two user turns in a row are refused."""
         last = messages[-1] if messages else None
         block = {"type": "text", "text": text}
         if reading.mapping(reading.as_data(last)).get("role") != "user":
@@ -84,7 +84,7 @@ class AnthropicWire(BlockWire):
         found = reading.mapping(response)
         said = self.read({**found, "role": "assistant"})
         usage, used = reading.mapping(found.get("usage")), said.usage
-        # What was read from and written to the cache was sent, too.
+        # Tokens read from and written to the cache were sent, too.
         cached = (usage.get("cache_read_input_tokens") or 0) + (
             usage.get("cache_creation_input_tokens") or 0
         )

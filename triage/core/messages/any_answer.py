@@ -17,7 +17,7 @@ _KNOWN_BY: Mapping[str, Callable[[Any], Answer]] = {
     "content": ANTHROPIC.answer,
     "candidates": GEMINI.answer,
 }
-"""The reader of each form, by the list that its answers hold."""
+"""The reader of each form, by the key of the list in its answers."""
 
 
 def read_answer(data: Any) -> Answer | None:

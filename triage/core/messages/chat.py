@@ -20,13 +20,13 @@ _ROLES: Mapping[str, Role] = {
     "function": "tool",
 }
 _LEGACY = "function:"
-"""Prefix of the id made from the function's name for calls of the old form, which have no id."""
+"""Prefix of the id, made from the function's name, of calls in the old form without ids."""
 
 
 class ChatWire(ProviderWire):
     """Each result is a message of its own after the assistant's message that asked for it."""
 
-    ends_at_once = False  # the tokens come behind the finish reason
+    ends_at_once = False  # the usage follows the finish reason
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
         found = reading.mapping(reading.as_data(message))

@@ -1,4 +1,4 @@
-"""Messages of Cohere's chat in its second version: OpenAI's form, with a plan and results as documents."""
+"""Messages of Cohere's chat, version 2: OpenAI's form, with a plan and results as documents."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _is_thought(part: Any) -> bool:
 
 
 def _documents(content: Any) -> Any:
-    """Return a result's content with the text of its documents, whose data is JSON or text."""
+    """Return a result's content with the text of its documents, whose data are JSON or text."""
     texts: list[Any] = []
     for part in listed(content):
         data = mapping(mapping(part).get("document")).get("data")

@@ -1,4 +1,4 @@
-"""Messages of Amazon Bedrock's Converse API, and of models that take the same form by themselves."""
+"""Messages of Amazon Bedrock's Converse API, and of models with the same form."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .receipts import Shrink
 from .wires import BlockWire
 
 _SILENT = ("reasoningContent", "cachePoint")
-"""Blocks that say nothing to the other side."""
+"""Blocks without words for the other side."""
 
 
 class ConverseWire(BlockWire):
-    """Results are blocks that open the user's turn after the one that calls tools; turns alternate."""
+    """Results are blocks at the start of the user's turn after the one with the calls; turns alternate."""
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
         found = mapping(as_data(message))
@@ -56,7 +56,7 @@ class ConverseWire(BlockWire):
         return {"role": "user", "content": [{"text": text}]}
 
     def result(self, asked: Asked, text: str, *, failed: bool) -> Any:
-        # A status is not taken by every model, so a failure is told by its text alone.
+        # Not every model accepts a status, so only the text reports a failure.
         return {"toolResult": {"toolUseId": asked.id, "content": [{"text": text}]}}
 
     def blocks(self, message: Any) -> list[Any]:
@@ -83,7 +83,7 @@ class ConverseWire(BlockWire):
         return {"role": plain(mapping(as_data(message)).get("role")), "content": shown}
 
     def ending_with(self, messages: list[Any], text: str) -> list[Any]:
-        """Append to the user's last turn, in its last result where it says nothing else.
+        """Append to the user's last turn, in the last result if the turn has no words.
 
         Two user turns in a row are refused, and many models refuse words beside results.
         """
@@ -101,7 +101,7 @@ class ConverseWire(BlockWire):
         return [*messages[:-1], {**as_data(last), "content": blocks}]
 
     def shrunk(self, messages: Sequence[Any], shrink: Shrink | None) -> Any:
-        """Shorten as the others do; turns that alternate do so afterwards."""
+        """Shorten as in `Wire`; turns that alternate still alternate afterwards."""
         made = super().shrunk(messages, shrink)
         if any(map(_are_users, messages, messages[1:])):
             return made
@@ -177,7 +177,7 @@ def _is_result(block: Mapping[str, Any]) -> bool:
 
 
 def _result(given: Mapping[str, Any]) -> Result:
-    """Read a result: its JSON if it is nothing else, otherwise its text."""
+    """Read a result: its JSON if it holds nothing else, otherwise its text."""
     parts = [mapping(part) for part in listed(given.get("content"))]
     output: Any = "\n".join(
         as_text(part["json"]) if "json" in part else _text(part) for part in parts
@@ -198,7 +198,7 @@ def _text(block: Mapping[str, Any]) -> str:
 
 
 def _reason(block: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a piece of the model's reasoning to its block."""
+    """Add a piece of the model's reasoning to the block."""
     known = mapping(mapping(block.get("reasoningContent")).get("reasoningText"))
     if "redactedContent" in delta:
         block["reasoningContent"] = dict(delta)
@@ -217,7 +217,7 @@ def _parsed(text: str) -> Any:
 def _usage(found: Mapping[str, Any]) -> Usage | None:
     given, made = found.get("inputTokens"), found.get("outputTokens")
     cached = [found.get(name) for name in ("cacheReadInputTokens", "cacheWriteInputTokens")]
-    if isinstance(given, int):  # what was read from and written to the cache was sent, too
+    if isinstance(given, int):  # tokens read from and written to the cache were sent, too
         given += sum(count for count in cached if isinstance(count, int))
     return usage_of({"input_tokens": given, "output_tokens": made})
 

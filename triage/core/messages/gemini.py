@@ -18,9 +18,9 @@ _RESPONSES = ("functionResponse", "function_response")
 
 
 class GeminiWire(ProviderWire):
-    """Responses are parts: what follows a turn that calls functions begins with theirs, in their order.
+    """Responses are parts at the start of the turn after the calls, in the order of the calls.
 
-    They are known by the function's name, and by the call's id where there are ids.
+    They have the function's name, and the call's id if calls have ids.
     """
 
     answers_in_order = True
@@ -149,7 +149,7 @@ class GeminiWire(ProviderWire):
 
 
 def _first(response: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first of several answers; a piece of a stream may hold a later one alone."""
+    """Return the first of several answers; a piece of a stream may hold only a later one."""
     candidates = map(mapping, listed(response.get("candidates")))
     return next((one for one in candidates if not one.get("index")), {})
 
@@ -182,7 +182,7 @@ def _usage(response: Mapping[str, Any]) -> Usage | None:
 
 
 def _alike(made: list[Any], given: Sequence[Any]) -> list[Any]:
-    """Return new contents as the client's objects if the given ones are, else as JSON."""
+    """Return new contents as the client's objects if the given contents are, else as JSON."""
     bases = (base for content in given for base in reversed(type(content).__mro__))
     kind: Any = next((base for base in bases if "parts" in getattr(base, "model_fields", ())), None)
     if kind is None:

@@ -1,4 +1,4 @@
-"""Conversations with a model in one form, whatever provider or framework wrote them."""
+"""The neutral form of a conversation with a model, for all providers and frameworks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triage.core.taxonomy import Cause, FailureType
 
 
 class Asked(Struct, frozen=True):
-    """A tool call that a model asks for. arguments: parsed from JSON, or the text if it is not JSON."""
+    """A tool call requested by a model. arguments: parsed from JSON, or the text if it is not JSON."""
 
     id: str
     name: str
@@ -40,13 +40,13 @@ class Answer(Struct, frozen=True):
 
 
 Role: TypeAlias = Literal["system", "user", "model", "tool"]
-"""The speaker. `tool` is a message with tool results, and maybe text of the user beside them."""
+"""The speaker. `tool` is a message with tool results, which may also hold text of the user."""
 
 
 class Message(Struct, frozen=True):
-    """One message of a conversation. usage, ended: those of a model's message, as in `Answer`.
+    """One message of a conversation. usage, ended: as in `Answer`, for a model's message.
 
-    server_calls, server_results: those of tools that the provider runs itself.
+    server_calls, server_results: of tools that the provider runs itself.
     """
 
     role: Role
@@ -65,7 +65,7 @@ class Message(Struct, frozen=True):
 
 
 Tell: TypeAlias = Callable[[str, str], None]
-"""Takes a problem of the input: what is wrong, and the remedy."""
+"""Reports a problem of the input, with the remedy."""
 
 
 def tell_nobody(_text: str, _remedy: str) -> None:
@@ -77,7 +77,7 @@ ENDINGS: Mapping[str, tuple[FailureType, Cause]] = {
     "ContentFilterFinishReasonError": (FailureType.CONSTRAINT_IGNORED, Cause.CONTENT_FILTER),
     "ResponseServerError": (FailureType.EXTERNAL_FAULT, Cause.SERVER_ERROR),
 }
-"""The diagnosis of an answer that ended early, by the exception class that stands for it."""
+"""The diagnosis of an answer that ended early, by exception class."""
 
 
 _CUT = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
@@ -93,7 +93,7 @@ _BROKEN = ("failed", "error", "timeout")
 
 
 def ending_of(reason: object) -> ErrorInfo | None:
-    """Return the error that a stop reason stands for, or None if the model had finished."""
+    """Return the error for a stop reason, or None if the model had finished."""
     if reason in _CUT:
         name, message = "LengthFinishReasonError", f"the output was cut: finish reason {reason}"
     elif reason in _REFUSED:
@@ -123,11 +123,11 @@ UNDONE = "This call was made, and what it did has been undone since."
 
 
 STAND_INS = frozenset({LOST, NOT_MADE, UNDONE})
-"""Texts in place of a result. None of them says that the tool failed."""
+"""Texts in place of a result, without a failure of the tool."""
 
 
 class Outcome(Struct, frozen=True):
-    """The outcome of a call. value: its result as the journal keeps it. error: its error message.
+    """The outcome of a call. value: its result in the journal. error: its error message.
 
     how: `done`, `failed` (it returned or raised an error), `cut_off` (it was stopped while running),
     `not_made` (it never began), `undone` (a compensator reverted it) or `unknown` (its tool is not
@@ -139,7 +139,7 @@ class Outcome(Struct, frozen=True):
     error: str = ""
 
     def told(self, lost: str = LOST) -> tuple[str, bool]:
-        """Return the text that tells the model, and whether it reports a failure.
+        """Return the text of the result for the model, and whether it reports a failure.
 
         lost: the text for a call that was cut off or whose outcome is unknown.
         """
@@ -157,7 +157,7 @@ class Outcome(Struct, frozen=True):
 
 
 def outcome_unknown(_asked: Asked) -> Outcome:
-    """Return the outcome of any call outside of a run: unknown."""
+    """Return the outcome `unknown`, as for any call outside of a run."""
     return Outcome("unknown")
 
 

@@ -1,4 +1,4 @@
-"""Messages of Ollama's chat: OpenAI's form, with arguments as objects and results by their tool's name."""
+"""Messages of Ollama's chat: OpenAI's form, with arguments as objects and results by tool name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .reading import as_data, listed, mapping, text_or_none, usage_of
 
 
 class OllamaWire(ChatWire):
-    """A result belongs to the first call of its tool that has none; without a name, to the first call."""
+    """A result belongs to the first call of its tool without one; without a name, to the first call."""
 
     ends_at_once = True
 

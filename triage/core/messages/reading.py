@@ -1,4 +1,4 @@
-"""Read values as providers and frameworks write them. Nothing here raises for malformed input."""
+"""Read values in the forms of providers and frameworks. Nothing here raises for malformed input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listed(value: object) -> list[Any]:
 
 
 def as_data(message: Any) -> Any:
-    """Return a message as a dict: a client's model is dumped, anything else stays as it is."""
+    """Return a client's model as a dict, anything else unchanged."""
     if isinstance(message, dict):
         return message
     dump = getattr(message, "model_dump", None)
@@ -40,7 +40,7 @@ def text_or_none(value: object) -> str | None:
 
 
 def as_text(value: object) -> str:
-    """Return text as it is, None as empty text, anything else as JSON."""
+    """Return text unchanged, None as empty text, anything else as JSON."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -69,7 +69,7 @@ def _part_text(part: object) -> str:
 
 
 def result_value(content: object) -> Any:
-    """Return a tool's result: its text if it consists of typed parts, else the value as it is."""
+    """Return a tool's result: its text if it consists of typed parts, else the value unchanged."""
     if isinstance(content, list) and all(
         isinstance(part, dict) and isinstance(part.get("type"), str) for part in content
     ):
@@ -78,7 +78,7 @@ def result_value(content: object) -> Any:
 
 
 def arguments(value: object) -> Any:
-    """Parse a JSON text of an object or list; return anything else as it is."""
+    """Parse a JSON text of an object or list; return anything else unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
@@ -88,7 +88,7 @@ def arguments(value: object) -> Any:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number from 0, given as a number or as text, else None."""
+    """Return a finite number from 0, given as number or text, else None."""
     if value is None or isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -99,7 +99,7 @@ def number(value: object) -> float | None:
 
 
 def usage_of(value: object, model: object = None) -> Usage | None:
-    """Read the usage of a model call under any of the usual names; None if there is none."""
+    """Read the usage of a model call under any of the usual names; None without one."""
     found = mapping(value)
 
     def count(*names: str) -> int | None:
@@ -123,7 +123,7 @@ def usage_of(value: object, model: object = None) -> Usage | None:
 
 
 _OPTIONS = ("inferenceConfig", "generationConfig", "options")
-"""Fields of a request in which some providers take its options."""
+"""Fields of a request that hold its options for some providers."""
 
 
 _LIMITS = (
@@ -133,11 +133,11 @@ _LIMITS = (
 
 
 MAX_TOKENS = "max_tokens"
-"""In the metadata of a model's step whose answer was cut off: the limit that its request had set."""
+"""Key in the metadata of a model's step with a cut answer. The value is the token limit in the request."""
 
 
 def max_tokens_of(options: Mapping[str, Any]) -> int | None:
-    """Return the token limit of an answer among a request's options, or None."""
+    """Return the token limit of the answer from a request's options, or None."""
     inner = (mapping(options.get(name)) for name in _OPTIONS)
     for found in (options, *inner):
         for name in _LIMITS:
@@ -147,9 +147,9 @@ def max_tokens_of(options: Mapping[str, Any]) -> int | None:
 
 
 def with_limit(options: Mapping[str, Any], factor: int, *, above: int = 0) -> dict[str, Any]:
-    """Return a request's options with the token limit of its answer multiplied, if they set one.
+    """Return a request's options with the token limit of the answer, if set, multiplied.
 
-    above: a limit up to this number stays as it is.
+    above: a limit up to this number stays unchanged.
     """
     made = dict(options)
     for name, value in options.items():
@@ -163,7 +163,7 @@ def with_limit(options: Mapping[str, Any], factor: int, *, above: int = 0) -> di
 def tools_of(value: object) -> dict[str, Any]:
     """Return the declared tools, name to JSON Schema or None.
 
-    A tool that declares an `outputSchema`, as MCP's do, keeps both of its schemas.
+    A tool with an `outputSchema`, as in MCP, keeps both schemas.
 
     value: a mapping of names to schemas, a list of names, or a list of declarations in any usual
     provider's form. Entries of another kind are skipped.
@@ -194,7 +194,7 @@ def _schema(declared: object) -> Any:
     for key in ("parameters", "input_schema", "inputSchema"):
         takes = found.get(key)
         if isinstance(takes, dict):
-            if isinstance(takes.get("json"), dict):  # as Bedrock wraps it
+            if isinstance(takes.get("json"), dict):  # Bedrock's form
                 return takes["json"]
             gives = found.get("outputSchema")
             both = {"inputSchema": takes, "outputSchema": gives}
@@ -213,7 +213,7 @@ def says(value: Any, text: str) -> bool:
 
 
 def rewritten(value: Any, change: Callable[[str], str], key: str = "content") -> Any:
-    """Return a message's content with its texts changed. key: the field that it stands in."""
+    """Return a message's content with its texts changed. key: the field that holds the value."""
     if isinstance(value, str):
         return change(value) if key in _TEXT_KEYS else value
     if isinstance(value, dict):
@@ -228,7 +228,7 @@ def output_text(output: Any) -> str:
 
 
 def shown_content(content: Any) -> Any:
-    """Return a message's content as a step shows it: texts, and results marked as such."""
+    """Return a message's content for a step: texts, and results under the key `result`."""
     if not isinstance(content, list):
         return plain(content)
     shown: list[Any] = []

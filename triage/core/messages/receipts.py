@@ -1,4 +1,4 @@
-"""What a shorter request tells of the calls that it leaves out: completed effects are receipts."""
+"""Receipts: lines in a shorter request for the calls that it leaves out."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from triage.core.state import label_of
 from triage.core.taxonomy import Effect
 
 DETAILS = ((2_000, 2_000), (600, 100), (300, 0), (60, 0))
-"""Characters kept of a receipt's arguments and result: no more than fits."""
+"""Characters kept of a receipt's arguments and result; the first pair that fits is used."""
 
 
 class Done(Struct, frozen=True, eq=False):
-    """A call that has ended. result: its result, or the error it ended with."""
+    """A call that has ended. result: its result or error."""
 
     tool: str
     arguments: Any
     result: Any
     _texts: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def told(self, most: tuple[int, int]) -> str:
-        """Write it on one line, redacted. most: characters kept of its arguments and its result."""
+    def line(self, most: tuple[int, int]) -> str:
+        """Write the call on one line, redacted. most: characters kept of its arguments and result."""
         text = self._texts.get(most)
         if text is None:
             given = "" if self.arguments is None else as_json(self.arguments, most[0])
             text = f"{self.tool[:80]}({given})"
             if most[1]:
                 text += f" → {as_json(self.result, most[1])}"
-            self._texts[most] = text  # each way to shorten a conversation tells the same calls
+            self._texts[most] = text  # cached for the other ways to shorten the conversation
         return text
 
     @property
     def key(self) -> str:
         """The tool and its arguments, equal for equal calls."""
-        return self.told((2_000, 0))
+        return self.line((2_000, 0))
 
 
 class Shrink(Struct, frozen=True):
-    """How to shorten requests. keep_last: number of messages at the end that are no old ones.
+    """How to shorten requests. keep_last: number of messages at the end that do not count as old.
 
     summary: replaces the old messages; None keeps them, with tool outputs masked. The last messages stay
     whole, unless there is a summary or no old output to mask: then their long outputs are cut. effects:
-    the effect of each tool by name; outputs of tools that change the world are receipts, and stay.
+    of each tool by name; outputs of tools that change the world are receipts, and stay.
 
-    max_characters: of a conversation, None for any number. More and more is left out until it fits; what
-    is left out is told in few words. receipts: completed calls with an effect, which are all told again
-    where messages are left out. reads: other completed calls, and those that failed. doubts: calls that
-    failed and may have happened all the same, told like receipts.
+    max_characters: of a conversation, None for any number. Messages are left out until the rest fits, and
+    listed in short. receipts: completed calls with an effect, all listed where messages are left out.
+    reads: other completed calls, and failed ones. doubts: failed calls that may have happened, listed like
+    receipts.
     """
 
     keep_last: int
@@ -63,20 +63,20 @@ class Shrink(Struct, frozen=True):
 
     @classmethod
     def of(cls, guidance: Any, run: Any) -> Shrink | None:
-        """Return what an attempt's guidance asks for, or None."""
+        """Return the shortening in an attempt's guidance, or None."""
         if guidance.keep_last is None:
             return None
-        told, calls = run.telling
-        if told.keep_last is None:
-            told = run.told
+        source, calls = run.telling
+        if source.keep_last is None:
+            source = run.told
         calls = list(calls)
         effects = {call.tool: call.effect for call in calls}
         ended = ended_calls(calls)
-        return cls(told.keep_last, told.summary, effects, told.max_characters, *ended)
+        return cls(source.keep_last, source.summary, effects, source.max_characters, *ended)
 
 
 class Ended(NamedTuple):
-    """Calls that have ended, as `Shrink` tells them."""
+    """Calls that have ended, by the kinds of `Shrink`."""
 
     receipts: tuple[Done, ...]
     reads: tuple[Done, ...]
@@ -84,18 +84,18 @@ class Ended(NamedTuple):
 
 
 def ended_calls(calls: Iterable[Any]) -> Ended:
-    """Sort the calls of a journal's state that have ended.
+    """Sort the ended calls of a run's state.
 
-    Calls inside a completed call with an effect are part of that one.
+    Calls inside a completed call with an effect count as part of it.
     """
     receipts: list[Done] = []
     reads: list[Done] = []
     doubts: list[Done] = []
-    told: set[str] = set()
+    labels: set[str] = set()
     for call in calls:
         if call.kind not in ("tool", "run") or call.outcome is None or call.undone:
             continue
-        if call.within in told:
+        if call.within in labels:
             continue
         if call.outcome != "done":
             error = "" if call.error is None else call.error.message
@@ -104,13 +104,13 @@ def ended_calls(calls: Iterable[Any]) -> Ended:
             continue
         has_effect = call.effect != Effect.READ
         if has_effect:
-            told.add(label_of(call.tool, call.idempotency_key))
+            labels.add(label_of(call.tool, call.idempotency_key))
         (receipts if has_effect else reads).append(Done(call.tool, call.arguments, call.result))
     return Ended(tuple(receipts), tuple(reads), tuple(doubts))
 
 
 def with_receipts(summary: str, calls: Iterable[Any]) -> str:
-    """Append all calls with an effect, completed or in doubt, that a summary does not name."""
+    """Append to a summary the completed calls with an effect that it omits, and all calls in doubt."""
     ended = ended_calls(calls)
     done = receipt_lines(DONE, unnamed(ended.receipts, summary), DETAILS[0])
     return "\n".join((summary, *done, *receipt_lines(DOUBTFUL, ended.doubts, DETAILS[0])))
@@ -127,5 +127,5 @@ def unnamed(receipts: Iterable[Done], summary: str | None) -> list[Done]:
 
 
 def receipt_lines(title: str, calls: Iterable[Done], most: tuple[int, int]) -> list[str]:
-    lines = [f"- {call.told(most)}" for call in calls]
+    lines = [f"- {call.line(most)}" for call in calls]
     return [title, *lines] if lines else []

@@ -16,14 +16,14 @@ _OUTPUTS = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
 }
-"""The types of calls that the application answers, each with the type of its output."""
+"""The types of calls answered by the application, each with the type of its output."""
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "model"}
 _WITHOUT_WORDS = ("reasoning", "item_reference", "mcp_list_tools", "mcp_approval_request")
 _LAST = ("response.completed", "response.incomplete", "response.failed", "error")
 
 
 class ResponsesWire(ProviderWire):
-    """Each call and each output is an item; an output may come any time after its call."""
+    """Each call and each output is an item; an output may follow its call at any distance."""
 
     results_follow = False
 
@@ -71,7 +71,7 @@ class ResponsesWire(ProviderWire):
         content = item.get("content", item.get("output"))
         return {"role": plain(item.get("role", "tool")), "content": reading.shown_content(content)}
 
-    # Input may be one text in place of items.
+    # The input may be one text instead of items.
 
     def hinted(self, messages: Any, hint: str | None) -> Any:
         if not hint or not isinstance(messages, str):
@@ -99,7 +99,7 @@ class ResponsesWire(ProviderWire):
         )
 
     def whole(self, pieces: list[Any]) -> Any:
-        """Return the last response that an event holds, with the text so far where an error followed."""
+        """Return the last response in the events, with the text so far if an error followed."""
         events = [reading.mapping(piece) for piece in pieces]
         responses = (event.get("response") for event in reversed(events))
         found: Any = next((one for one in responses if one is not None), {})

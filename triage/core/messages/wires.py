@@ -1,8 +1,8 @@
-"""How a provider or framework writes messages, and what is done to any conversation on top of it.
+"""The forms of messages of providers and frameworks, and the operations on any conversation.
 
-A `Wire` reads one form of a message into `Message` and writes it back. Operations on conversations
-(repair, hints, shorter requests, what is new in a request) are written once, on top of it. Nothing here
-raises for malformed input or changes a message in place.
+A `Wire` reads one form of a message into `Message` and writes it back. The operations (repair, hints,
+shorter requests, new messages in a request) are written once, for all forms. Nothing here raises for
+malformed input or changes a message in place.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from .reading import as_data, mapping, output_text, rewritten, says, shown_conte
 from .receipts import DETAILS, DONE, DOUBTFUL, Done, Shrink, receipt_lines, unnamed
 
 MOST_SHOWN = 20
-"""Messages of a request that a step shows, at most."""
+"""Maximum number of messages of a request in a step."""
 
 
 _SHORT = 200
-"""Characters of the longest output that is never masked, because that would save nothing."""
+"""Maximum characters of an output that is never masked, because that would save nothing."""
 
 
 _BEGINNING = 300
-"""Characters kept of a masked output whose tool has an unknown effect: they may be a receipt."""
+"""Characters kept of a masked output of a tool with an unknown effect, since they may be a receipt."""
 
 
 _CUTS = (8_000, 2_000, 500, _SHORT)
-"""Characters kept of an output among the last messages, where they have to be cut: no more than needed."""
+"""Characters kept of an output in the last messages, if it has to be cut; the first that fits is used."""
 
 
 _MOST_BESIDE_SUMMARY = 2_000
 
 
 _READ_DETAILS = (120, _SHORT)
-"""The same for calls that may be repeated."""
+"""Characters kept of the arguments and the result of a call that may be repeated."""
 
 
 _MOST_READS, _MOST_WORDS = 40, 10
-"""Calls that may be repeated, and turns of words, that stand for what is left out."""
+"""Maximum number of repeatable calls, and of turns of words, listed for the messages left out."""
 
 
-_MESSAGE, _CALL = 40, 90
-"""Characters that a message and a call take beside what they say."""
+_MESSAGE_OVERHEAD, _CALL_OVERHEAD = 40, 90
+"""Characters of a message and of a call beside their texts."""
 
 
 _RECEIPTS = (Effect.ONCE, Effect.IDEMPOTENT)
 
 
 _Place: TypeAlias = tuple[int, int]
-"""The indexes of a message and of a call or result in it."""
+"""The indexes of a message, and of a call or result in it."""
 
 
 class Repaired(NamedTuple):
-    """A repaired history. closed: number of calls that were given a result. dropped: number of results
-    removed because they had no call or were a second one.
+    """A repaired history. closed: number of calls that got a result. dropped: number of removed results,
+    without a call or second ones.
     """
 
     messages: list[Any]
@@ -71,41 +71,41 @@ class Repaired(NamedTuple):
     dropped: int = 0
 
 
-_FOUND = "Called before:"
+_READS_TITLE = "Called before:"
 
 
-_SAID = "You said:"
+_WORDS_TITLE = "You said:"
 
 
 class Sent(NamedTuple):
-    """A conversation as it was sent. receipts: characters of it that tell receipts."""
+    """A conversation as it was sent. receipts: characters of its receipts."""
 
     wire: Wire
     messages: Sequence[Any]
     receipts: int
 
     def measured(self) -> dict[str, int]:
-        """Return its characters, as a step's metadata has them."""
+        """Return its lengths in characters, for a step's metadata."""
         size = _size(self.wire.read(message) for message in self.messages)
         return {"characters": size, "receipts": self.receipts}
 
 
 SENT: ContextVar[Sent | None] = ContextVar("triage_sent", default=None)
-"""The last conversation that this code made shorter, or left as it is, to send it."""
+"""The last conversation that this context sent, shortened or not."""
 
 
 def refused_request(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to the metadata of a model's step that failed how long its request was, if that is known."""
+    """Add the lengths of the request, if known, to the metadata of a model's failed step."""
     sent = SENT.get()
     return {**metadata, "request": sent.measured()} if sent is not None else dict(metadata)
 
 
 def _size(read: Iterable[neutral.Message]) -> int:
-    """Characters of a conversation as JSON, about."""
+    """Estimate the characters of a conversation as JSON."""
     return sum(
-        _MESSAGE
+        _MESSAGE_OVERHEAD
         + len(json.dumps(said.text))
-        + sum(_CALL + len(call.name) + _length(call.arguments) for call in said.calls)
+        + sum(_CALL_OVERHEAD + len(call.name) + _length(call.arguments) for call in said.calls)
         + sum(_length(result.output) for result in said.results)
         for said in read
     )
@@ -118,14 +118,14 @@ def _length(value: Any) -> int:
 class Wire(ABC):
     """One form of messages.
 
-    results_follow: results must directly follow the turn that asked for them, else they may come any
-    time later. answers_in_order: results must be in the order of their calls.
+    results_follow: results must directly follow the turn of their calls, else any later turn will do.
+    answers_in_order: results must be in the order of their calls.
     """
 
     results_follow: ClassVar[bool] = True
     answers_in_order: ClassVar[bool] = False
 
-    # What each form defines -------------------------------------------------------------------------------
+    # Defined by each form ---------------------------------------------------------------------------------
 
     @abstractmethod
     def read(self, message: Any, tell: neutral.Tell = neutral.tell_nobody) -> neutral.Message:
@@ -140,27 +140,27 @@ class Wire(ABC):
         """Make the result of a call, in the form of `held` and `joined`."""
 
     def held(self, message: Any) -> list[Any]:
-        """Return the raw results in a message, in the order of `Message.results`; by default, itself."""
+        """Return the raw results in a message, as in `Message.results`; by default, the message itself."""
         return [message]
 
     def joined(self, results: list[Any], message: Any | None) -> list[Any]:
         """Return messages with these results, followed by the rest of a message.
 
-        message: a user's or one with results, whose own results are left out; None for no such message.
+        message: a message of the user or with results, whose own results are left out; None for none.
         """
         is_result = message is None or self.read(message).role == "tool"
         return results if is_result else [*results, message]
 
     @abstractmethod
     def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
-        """Return a message with some outputs replaced, given by their index among its results."""
+        """Return a message with some outputs replaced, by index among its results."""
 
     def rewritten(self, message: Any, change: Callable[[str], str]) -> Any:
         """Return a user's message with its texts changed."""
         return rewritten(as_data(message), change)
 
     def shown(self, message: Any) -> Any:
-        """Return a message as a step shows it, without ids, which are new each time."""
+        """Return a message for a step, without ids, which are new each time."""
         data = mapping(as_data(message))
         return {"role": plain(data.get("role")), "content": shown_content(data.get("content"))}
 
@@ -173,26 +173,26 @@ class Wire(ABC):
         return any(says(as_data(message), text) for message in messages)
 
     def ending_with(self, messages: list[Any], text: str) -> list[Any]:
-        """Return the messages with a text appended as the user's."""
+        """Return the messages with a text of the user appended."""
         return [*messages, self.user(text)]
 
     def closing(
         self, asked: neutral.Asked, outcome: neutral.Outcome, lost: str, message: Any
     ) -> Any:
-        """Make the replacement of a missing result. message: the one that asked for it."""
-        told, failed = outcome.told(lost)
-        return self.result(asked, told, failed=failed)
+        """Make the replacement of a missing result. message: holds the call."""
+        text, failed = outcome.told(lost)
+        return self.result(asked, text, failed=failed)
 
-    # What is the same for all ---------------------------------------------------------------------------
+    # The same for all forms -------------------------------------------------------------------------------
 
     def hinted(self, messages: Any, hint: str | None) -> Any:
-        """Return the messages with a hint appended as the user's, unless they contain it."""
+        """Return the messages with a hint appended as the user's words, unless they contain it."""
         if not hint or self.says(messages, hint):
             return messages
         return self.ending_with(list(messages), hint)
 
     def new_in(self, messages: Any) -> list[Any]:
-        """Return the messages after the model's last turn, as a step shows them."""
+        """Return the messages after the model's last turn, for a step."""
         new: list[Any] = []
         given = messages if isinstance(messages, list | tuple) else []
         for message in reversed(given):
@@ -209,9 +209,10 @@ class Wire(ABC):
     ) -> Repaired:
         """Make a history that a provider accepts: every call has a result and every result a call.
 
-        A failure in the middle of a turn leaves calls without results, for which a provider refuses the
-        next request. The outcome is valid for any input, and equal to a valid input. text: replaces the
-        result of a call that was cut off or whose outcome is unknown. outcome_of: tells a call's outcome.
+        A failure in the middle of a turn leaves calls without results, and a provider then refuses the
+        next request. The repaired history is valid for any input, and equal to a valid one. text: replaces
+        the result of a call that was cut off or whose outcome is unknown. outcome_of: returns a call's
+        outcome.
         """
         given = list(messages)
         read = [self.read(message) for message in given]
@@ -251,7 +252,7 @@ class Wire(ABC):
         return Repaired(made, closed, sum(len(said.results) for said in read) - len(kept))
 
     def pairs(self, read: list[neutral.Message]) -> dict[_Place, _Place]:
-        """Pair each call with the first result after it and before the next call with the same key."""
+        """Pair each call with the first result that follows, before the next call with the same key."""
         pairs: dict[_Place, _Place] = {}
         waiting: dict[Hashable, list[_Place]] = {}
         for at, said in enumerate(read):
@@ -267,19 +268,21 @@ class Wire(ABC):
         return pairs
 
     def shrunk(self, messages: Sequence[Any], shrink: Shrink | None) -> Any:
-        """Shorten the messages by masking old outputs or by a summary; None leaves them as they are.
+        """Shorten the messages by masking old outputs or by a summary; None leaves them unchanged.
 
-        A valid history stays valid: no result loses its call and no call its result. A list is always a
-        new one, to which a hint may be appended.
+        A valid history stays valid: no result loses its call and no call its result. A list is copied, so
+        that a hint may be appended.
         """
         kept = list(messages) if isinstance(messages, list) else messages
-        made = Sent(self, kept, 0) if shrink is None else _Shortening(self, kept, shrink).made()
-        SENT.set(made)
-        return list(made.messages) if isinstance(made.messages, list) else made.messages
+        sent = (
+            Sent(self, kept, 0) if shrink is None else _Shortening(self, kept, shrink).shortened()
+        )
+        SENT.set(sent)
+        return list(sent.messages) if isinstance(sent.messages, list) else sent.messages
 
 
 class _Shortening:
-    """Makes a conversation shorter, and no shorter than it has to be."""
+    """Shortens a conversation, no more than needed."""
 
     def __init__(self, wire: Wire, messages: Sequence[Any], shrink: Shrink) -> None:
         self.wire = wire
@@ -294,7 +297,7 @@ class _Shortening:
         ]
 
     def _calls(self, pairs: Mapping[_Place, _Place]) -> dict[int, list[tuple[Done, bool]]]:
-        """The calls of each message; and whether each has failed, or has no result."""
+        """Return the calls of each message, each with whether it failed or has no result."""
         found: dict[int, list[tuple[Done, bool]]] = {}
         for at, said in enumerate(self.read):
             for place, call in enumerate(said.calls):
@@ -305,22 +308,22 @@ class _Shortening:
                 found.setdefault(at, []).append((done, result is None or result.failed))
         return found
 
-    def made(self) -> Sent:
-        """The first way that fits, else the shortest one."""
-        found: Sent | None = None
-        enough: Sent | None = None
-        for sent, tells_reads in self._ways():
-            found = sent
+    def shortened(self) -> Sent:
+        """Return the first candidate that fits, preferably with all reads, else the shortest one."""
+        last: Sent | None = None
+        first_fitting: Sent | None = None
+        for sent, lists_reads in self._candidates():
+            last = sent
             if self.shrink.max_characters is None:
                 break
             if sent.measured()["characters"] <= self.shrink.max_characters:
-                if tells_reads:
+                if lists_reads:
                     return sent
-                enough = enough or sent
-        return enough or found or Sent(self.wire, self.given, 0)
+                first_fitting = first_fitting or sent
+        return first_fitting or last or Sent(self.wire, self.given, 0)
 
-    def _ways(self) -> Iterator[tuple[Sent, bool]]:
-        """All ways, each shorter than the one before; whether each call is told that may be repeated."""
+    def _candidates(self) -> Iterator[tuple[Sent, bool]]:
+        """Yield conversations, each shorter than before, each with whether it lists all reads."""
         cuts: tuple[int, ...] = _CUTS
         if self.shrink.summary is None:
             old = [self._masked(at) for at in range(self.boundary)]
@@ -351,7 +354,7 @@ class _Shortening:
         return self.read[at].role == "model" and not _is_inside_of_a_turn(self.read, at)
 
     def _without(self, begin: int, start: int, most: int) -> Iterator[tuple[Sent, bool]]:
-        """Leave out the messages between two places but for the user's, and tell what they held."""
+        """Replace the messages between two indexes, apart from the user's, by a digest."""
         last = [self._masked(at, most) for at in range(start, len(self.given))]
         users = [at for at in range(begin, start) if self.read[at].role in ("system", "user")]
         words = [at for at in users if not self._is_output(at)]
@@ -361,18 +364,18 @@ class _Shortening:
         kept: list[Any]
         for kept in ([self._masked(at) for at in users], [self._masked(at) for at in words], short):
             around = [*self.given[:begin], *kept, *last]
-            text, receipts, tells_reads = self._digest(
+            text, receipts, lists_reads = self._digest(
                 begin, start, _size(map(self.wire.read, around))
             )
-            told = [*self.given[:begin], *kept, self.wire.user(text), *last]
-            yield Sent(self.wire, told, receipts), tells_reads
+            messages = [*self.given[:begin], *kept, self.wire.user(text), *last]
+            yield Sent(self.wire, messages, receipts), lists_reads
             if self.shrink.max_characters is None:
                 return
 
     def _digest(self, begin: int, start: int, around: int) -> tuple[str, int, bool]:
-        """Tell what is left out. around: characters of the rest.
+        """Write the digest of the messages left out. around: characters of the rest.
 
-        Returns the text, how much of it are receipts, and whether all else that was called is told.
+        Returns the text, the characters of its receipts, and whether it lists all reads.
         """
         summary = self.shrink.summary
         receipts, reads, doubts, words = self._left_out(begin, start)
@@ -382,9 +385,9 @@ class _Shortening:
             else (f"What was done before, in short:\n{summary}")
         )
         most = self.shrink.max_characters
-        room = None if most is None else most - around - _MESSAGE - len(json.dumps(title))
-        brief = [f"- {call.told((_READ_DETAILS[0], 0))}" for call in reads]
-        all_reads = _measure([_FOUND, *brief])
+        room = None if most is None else most - around - _MESSAGE_OVERHEAD - len(json.dumps(title))
+        brief = [f"- {call.line((_READ_DETAILS[0], 0))}" for call in reads]
+        all_reads = _measure([_READS_TITLE, *brief])
         lines: list[str] = []
         for detail in DETAILS:
             lines = receipt_lines(DONE, receipts, detail) + receipt_lines(DOUBTFUL, doubts, detail)
@@ -392,22 +395,22 @@ class _Shortening:
                 break
         size = _measure(lines)
         left = None if room is None else room - size
-        if summary is not None:  # which tells what was read until then
+        if summary is not None:  # it lists the reads before it
             reads = [call for call in reads if call.key not in summary]
-        found = [f"- {call.told(_READ_DETAILS)}" for call in reads][-_MOST_READS:]
-        if left is not None and _measure([_FOUND, *found]) > left:
+        found = [f"- {call.line(_READ_DETAILS)}" for call in reads][-_MOST_READS:]
+        if left is not None and _measure([_READS_TITLE, *found]) > left:
             found = brief
-        shown = _newest(_FOUND, found, left)
+        shown = _newest(_READS_TITLE, found, left)
         if left is not None:
             left -= _measure(shown)
-        said = [] if summary is not None else _newest(_SAID, words, left)
+        said = [] if summary is not None else _newest(_WORDS_TITLE, words, left)
         text = "\n".join((title, *lines, *shown, *said))
         return text, size, len(shown) > len(found) or not found
 
     def _left_out(
         self, begin: int, start: int
     ) -> tuple[list[Done], list[Done], list[Done], list[str]]:
-        """The receipts, reads and doubts that the messages from `start` on do not show, and words."""
+        """Return the receipts, reads and doubts missing in the messages from `start` on, and words."""
         shown = Counter(
             call.key for at in range(start, len(self.read)) for call, _ in self.calls.get(at, ())
         )
@@ -430,7 +433,7 @@ class _Shortening:
         return receipts, reads, doubts, words[-_MOST_WORDS:]
 
     def _is_output(self, at: int) -> bool:
-        """Whether a user's message is the result of a call: it ends with one, and says little else."""
+        """Whether a user's message is the result of a call, with few other words."""
         text = self.read[at].text
         outputs = (output_text(done.result) for done in (*self.shrink.receipts, *self.shrink.reads))
         return any(
@@ -455,7 +458,7 @@ class _Shortening:
         return self.wire.masked(message, changed) if changed else message
 
     def _masked_words(self, message: Any, said: neutral.Message, most: int | None) -> Any:
-        """Return a user's message without the outputs in it, which an agent's own loop may put there."""
+        """Return a user's message without tool outputs, which an agent's own loop may put there."""
         found = [output for output in self.outputs if output in said.text]
         found = [output for output in found if len(output) > (most or _SHORT)]
         for output in found:
@@ -476,7 +479,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _unseen(calls: Iterable[Done], shown: Counter[str]) -> list[Done]:
-    """The calls but for the newest ones, if the messages that are kept show those."""
+    """Return the calls without the newest ones that the kept messages show."""
     left = Counter(shown)
     found: list[Done] = []
     for call in reversed(list(calls)):
@@ -492,7 +495,7 @@ def _measure(lines: Sequence[str]) -> int:
 
 
 def _newest(title: str, lines: list[str], room: int | None) -> list[str]:
-    """The lines with their title, without the oldest ones where there is not room for all."""
+    """Return the title and the newest lines that fit."""
     at = 0
     while room is not None and at < len(lines) and _measure([title, *lines[at:]]) > room:
         at += 1
@@ -500,7 +503,7 @@ def _newest(title: str, lines: list[str], room: int | None) -> list[str]:
 
 
 def _is_inside_of_a_turn(read: list[neutral.Message], at: int) -> bool:
-    """Whether a message belongs to the one before it: a result, or a continued turn of the model."""
+    """Whether a message continues the one before: a result, or a further message of the model's turn."""
     if at == len(read):
         return False
     return read[at].role == "tool" or (read[at].role == "model" and read[at - 1].role == "model")
@@ -511,9 +514,9 @@ def _tool_of(result: neutral.Result, tools: Mapping[str, str]) -> str:
 
 
 class ProviderWire(Wire):
-    """The form of a provider's interface: the messages it takes and the answers it gives.
+    """The form of a provider's requests and answers.
 
-    ends_at_once: nothing comes behind the event of a stream with which its answer is whole.
+    ends_at_once: a stream ends with the event that completes the answer.
     """
 
     ends_at_once: ClassVar[bool] = True
@@ -524,7 +527,7 @@ class ProviderWire(Wire):
 
     @abstractmethod
     def whole(self, pieces: list[Any]) -> Any:
-        """Assemble the pieces of a stream into the response as it would have come without streaming."""
+        """Assemble the pieces of a stream into the response of a request without streaming."""
 
     @abstractmethod
     def is_whole(self, pieces: list[Any]) -> bool:
@@ -540,11 +543,11 @@ class ProviderWire(Wire):
 
 
 class BlockWire(ProviderWire):
-    """A form whose messages hold blocks, with the results among those of a user's message."""
+    """A form with blocks in its messages, and results among the blocks of a user's message."""
 
     @abstractmethod
     def blocks(self, message: Any) -> list[Any]:
-        """Return the blocks of a message, in a list of their own."""
+        """Return the blocks of a message, in a new list."""
 
     @abstractmethod
     def is_result(self, block: Any) -> bool:
