@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-# A program has the driver of the store that it uses, and loads no other.
+# Imported on first use, since a program has only the driver of its own store.
 __getattr__, __dir__ = lazily(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""What a store is, and who may write into a run."""
+"""The interface of stores, and the rules of ownership of runs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from triage.core.events import (
 
 
 class RunInfo(NamedTuple):
-    """A run as a listing shows it.
+    """A run in a listing.
 
-    status: `running`, `suspended`, `dead_letter` or as in `RunFinished`. started, updated: seconds since
-    the epoch, those of its first and its last event. events: how many the journal has. epoch: 0 for the
-    first owner, one more for each that took the run over. claims: how many took it over since it last
-    got on (`is_progress`) or was suspended, less those that gave it back. lease_until: seconds since the
-    epoch on the store's clock until nobody else may take it over, None without a lease. parent: the run
-    it was started in.
+    status: `running`, `suspended`, `dead_letter` or as in `RunFinished`. started, updated: times of the
+    first and last event, in seconds since the epoch. events: number in the journal. epoch: 0 for the
+    first owner, one more for each takeover. claims: number of takeovers since the run last made progress
+    (`is_progress`) or was suspended, less the released ones. lease_until: end of the owner's exclusive
+    lease, in seconds since the epoch on the store's clock; None without a lease. parent: the enclosing
+    run.
     """
 
     run_id: str
@@ -52,9 +52,9 @@ class RunInfo(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A run that was taken over.
+    """A takeover of a run.
 
-    epoch: to write with. events: the journal's length. claims: how many, with this one.
+    epoch: for writing. events: the journal's length. claims: their number, with this one.
     """
 
     epoch: int
@@ -63,19 +63,18 @@ class Claim(NamedTuple):
 
 
 MAX_CLAIMS = 3
-"""A run that stands still is taken over so many times; then it is put aside as a dead letter."""
+"""Maximum claims of a run without progress; then it becomes a dead letter."""
 
 
 @runtime_checkable
 class Store(Protocol):
-    """The place where journals are kept. Methods may be called from any thread, under asyncio and trio.
+    """A place for journals. Methods may be called from any thread, under asyncio and trio.
 
-    A run is created by its first append, at position 0 with epoch 0. Its status follows from its
-    events: `RunStarted` and `RunResumed` say `running`, `RunSuspended` says `suspended` and sets the
-    token the run is found by, `RunFinished` says its own; the last two end the lease and set the claims
-    to 0. So does an event that `is_progress`; in a run that was taken over it does so for the runs around
-    it too, which stand still meanwhile. Times of leases
-    and of `prune` are those of the store's clock, never the caller's.
+    The first append creates a run, at position 0 with epoch 0. Its events set its status: `RunStarted` and
+    `RunResumed` to `running`, `RunSuspended` to `suspended` with the token that finds the run,
+    `RunFinished` to its own; the last two end the lease and reset the claims to 0. An event that
+    `is_progress` resets the claims, too; after a takeover also those of the enclosing runs, which make no
+    progress meanwhile. Times of leases and of `prune` are by the store's clock, never the caller's.
 
     Besides the errors named below, every method raises `StoreError` when the store fails: one of
     `StoreFull`, `StoreReadOnly`, `StoreCorrupt`, `StoreTooNew`, `StoreUnavailable`.
@@ -92,11 +91,11 @@ class Store(Protocol):
     ) -> None:
         """Add events to a run's journal at position `at`, with the run's status, in one commit.
 
-        All or nothing. lease_s: the same commit extends the lease to so many seconds from now; None
-        leaves the lease alone. Raises StaleWriter when the journal's length is not `at` or `epoch` is
-        not the run's newest. Repeating an append whose reply was lost is no error: events that the same
-        epoch has already written there count as written. Events are encoded before the first await. An
-        append that is cancelled while it waits still happens.
+        lease_s: the same commit extends the lease to this many seconds from now; None leaves the lease
+        unchanged. Raises StaleWriter when the journal's length is not `at` or `epoch` is not the run's
+        newest. An append may be repeated after a lost reply: events already written there by the same
+        epoch count as written. Events are encoded before the first await. An append that is cancelled
+        while it waits still happens.
         """
         ...
 
@@ -110,11 +109,11 @@ class Store(Protocol):
         lease_s: float | None,
         done: Callable[[BaseException | None], None],
     ) -> None:
-        """Do as `append` does, without waiting for it.
+        """Append without waiting.
 
-        `done` is called once, in the store's thread or before this returns: with None when the commit is
-        durable, with the error when it failed. Appends of one run keep their order; when one fails, the
-        later ones fail with the same error. Blocks only while the store's queue is full.
+        Calls `done` once, in the store's thread or before returning: with None when the commit is
+        durable, with the error when it failed. Appends of one run keep their order; when one fails, later
+        ones fail with the same error. Blocks only while the store's queue is full.
         """
         ...
 
@@ -130,22 +129,22 @@ class Store(Protocol):
         parent: str | None = None,
         limit: int | None = None,
     ) -> list[RunInfo]:
-        """Return the runs, newest first: those of a status, an agent or a parent where one is given."""
+        """Return the runs, newest first, of a status, an agent or a parent if given."""
         ...
 
     async def info(self, run_id: str) -> RunInfo | None:
-        """Return one run as `runs` shows it, None for an unknown one."""
+        """Return one run, None for an unknown one."""
         ...
 
     async def claim(
         self, run_id: str, *, lease_s: float, force: bool = False, revive: bool = False
     ) -> Claim:
-        """Take a run over: a new epoch, one claim more and a lease, in one commit.
+        """Take over a run: start an epoch, count a claim and take a lease, in one commit.
 
         From then on the previous owner gets StaleWriter. Raises RunBusy while another owner's lease
-        lives, UnknownRun, RunOver for a finished run, and DeadLetter for a run that made no progress
-        under three claims: its status is `dead_letter` from then on. force: take it over in spite of a
-        lease. revive: take it over although it is a dead letter, and count its claims from 1 again.
+        lives, UnknownRun, RunOver for a finished run, and DeadLetter for a run without progress under
+        three claims, whose status then becomes `dead_letter`. force: ignore a lease. revive: take over a
+        dead letter, and count its claims from 1 again.
         """
         ...
 
@@ -157,26 +156,26 @@ class Store(Protocol):
         ...
 
     async def release(self, run_id: str, *, epoch: int) -> None:
-        """End the lease now, and take back the claim: this owner stopped cleanly.
+        """End the lease and undo the claim of an owner that stopped cleanly.
 
         Raises StaleWriter for a previous owner.
         """
         ...
 
     async def find(self, token_digest: str) -> str | None:
-        """Return the run that waits for the answer with this token, None when none does any more."""
+        """Return the run that waits for the answer with this token, None without one."""
         ...
 
     async def now(self) -> float:
-        """Seconds since the epoch on the store's clock, by which leases end and questions expire."""
+        """Return seconds since the epoch on the store's clock, by which leases and questions expire."""
         ...
 
     async def prune(self, *, older_than: float | None = None, keep: int | None = None) -> int:
-        """Remove finished runs and the values that only they used; return how many were removed.
+        """Remove finished runs and the values that only they used; return the number of runs.
 
-        older_than: remove those that finished more than so many seconds ago. keep: remove all but the
-        newest so many. With both, a run must meet both conditions; with neither, nothing is removed.
-        Running and suspended runs and dead letters stay.
+        older_than: minimum seconds since a removed run finished. keep: number of newest finished runs that
+        stay. With both, a removed run meets both conditions; with neither, nothing is removed. Running and
+        suspended runs and dead letters stay.
         """
         ...
 
@@ -191,14 +190,14 @@ class Store(Protocol):
 # Who may write into a run -------------------------------------------------------------------------
 
 OPEN = ("running", "suspended", "dead_letter")
-"""Every other status is the end of a run."""
+"""The statuses of unfinished runs."""
 
 
 class Owned(NamedTuple):
     """The columns of a run that decide who may write into it.
 
-    events: the journal's length. claimant: identifies the last claim, so that repeating a claim whose
-    reply was lost is recognised.
+    events: the journal's length. claimant: identifies the last claim, so that a claim can be repeated
+    after a lost reply.
     """
 
     status: str
@@ -210,11 +209,11 @@ class Owned(NamedTuple):
 
 
 Change = Callable[[Owned | None, float], Owned]
-"""Makes the new row of a run from its row, None for an unknown run, and the store's time."""
+"""Makes the new row of a run from the old one, None for an unknown run, and the store's time."""
 
 
 def told_by(event: Event) -> tuple[str, str | None] | None:
-    """Return the status an event gives its run and the digest of its token; None for no change."""
+    """Return the status that an event sets, with the digest of its token; None for no change."""
     if isinstance(event, RunStarted | RunResumed):
         return "running", None
     if isinstance(event, RunSuspended):
@@ -223,10 +222,10 @@ def told_by(event: Event) -> tuple[str, str | None] | None:
 
 
 def is_progress(event: Event) -> bool:
-    """Return whether an event ends work that no later owner does again.
+    """Whether an event ends work that no later owner repeats.
 
-    A call that failed, or whose result has no JSON form, is made again; a reused call did no work.
-    A failed attempt counts because limits bound how many there are.
+    A failed call and a call whose result has no JSON form are repeated; a reused call did no work. A
+    failed attempt counts, since limits bound their number.
     """
     match event:
         case CallFinished(outcome="done", replayed=False):
@@ -247,7 +246,7 @@ def claimed(
     revive: bool,
     claimant: str,
 ) -> Owned:
-    """Return the row after a claim, or after putting the run aside as a dead letter; see `claim_of`."""
+    """Return the row after a claim, or of a run that becomes a dead letter; see `claim_of`."""
     if row is None:
         raise UnknownRun(f"the store knows no run {run_id}")
     if row.claimant == claimant:
@@ -282,14 +281,14 @@ def _dead_letter(run_id: str) -> DeadLetter:
 
 
 def claim_of(run_id: str, row: Owned) -> Claim:
-    """Return the claim of a row that `claimed` made and that is durable. Raises DeadLetter if put aside."""
+    """Return the claim in a durable row made by `claimed`. Raises DeadLetter for a dead letter."""
     if row.status == "dead_letter":
         raise _dead_letter(run_id)
     return Claim(epoch=row.epoch, events=row.events, claims=row.claims)
 
 
 def renewed(run_id: str, row: Owned | None, epoch: int, now: float, lease_s: float) -> Owned:
-    """Return the row with its lease extended; unchanged for a run that is suspended or finished."""
+    """Return the row with its lease extended, unchanged for a suspended or finished run."""
     row = _of_epoch(run_id, row, epoch)
     if row.status != "running" and row.lease_until is None:
         return row
@@ -297,7 +296,7 @@ def renewed(run_id: str, row: Owned | None, epoch: int, now: float, lease_s: flo
 
 
 def released(run_id: str, row: Owned | None, epoch: int) -> Owned:
-    """Return the row without its lease and with one claim less: the owner did not die."""
+    """Return the row without its lease and with one claim less, since its owner did not die."""
     row = _of_epoch(run_id, row, epoch)
     if row.lease_until is None:
         return row
@@ -322,7 +321,7 @@ def stale(run_id: str, at: int, epoch: int, row: Owned | None) -> StaleWriter:
 
 
 class OwnedStore(ABC):
-    """A store that changes who may write into a run by a function of its row."""
+    """A store that changes the ownership of a run by a function of its row."""
 
     async def claim(
         self, run_id: str, *, lease_s: float, force: bool = False, revive: bool = False
@@ -351,7 +350,7 @@ class OwnedStore(ABC):
 
 
 def check_lease(method: str, lease_s: object) -> None:
-    """Raise UsageError unless this is the length of a lease in seconds."""
+    """Raise UsageError for an invalid length of a lease in seconds."""
     check_number(f"{method}.lease_s", lease_s, "seconds", above=True)
 
 

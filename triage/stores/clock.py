@@ -1,4 +1,4 @@
-"""The clocks of leases: the machine's counter, and the one that processes share through a SQLite file."""
+"""The clocks of leases: the machine's counter, and a clock shared through a SQLite file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from triage.core.errors import StoreCorrupt
 
 NOTED = 60.0
-"""Seconds of the store's time after which it is noted again how late it is."""
+"""Seconds between notes of the store's time in the file."""
 
 
 def ticks() -> float:
-    """Return seconds of this machine's own counter, which never jumps and counts while it sleeps."""
+    """Return seconds of this machine's counter, which never jumps and counts while the machine sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -23,7 +23,7 @@ def ticks() -> float:
 
 @cache
 def boot_id() -> str | None:
-    """Return an id of this start of the machine and of the process' time namespace; None if unknown.
+    """Return an id of the machine's current boot and the process' time namespace; None if unknown.
 
     Processes with the same id read the same counter in `ticks`.
     """
@@ -37,9 +37,9 @@ def boot_id() -> str | None:
 class Clock:
     """The clock of a store in a file, in seconds since the epoch, shared by all processes that use it.
 
-    It starts from the wall time of the first use after the machine was started and then counts seconds, so
-    it does not follow jumps of the wall clock. After a restart it starts from the wall time again, but not
-    before the latest time noted in the file. On a system without `boot_id` it is the wall clock.
+    It starts at the wall time of the first use after a boot and then counts seconds, without the jumps of
+    the wall clock. After a reboot it starts at the wall time again, but not before the latest time noted
+    in the file. On a system without `boot_id` it is the wall clock.
     """
 
     def __init__(self, path: str) -> None:
@@ -48,7 +48,7 @@ class Clock:
         self._noted = 0.0
 
     def read(self, db: sqlite3.Connection) -> float:
-        """Return the time without writing. Until a writer has set the clock, it is the wall time."""
+        """Return the time without writing: the wall time until a writer has set the clock."""
         boot = boot_id()
         if boot is None:
             return time.time()
@@ -57,13 +57,13 @@ class Clock:
         return self._start(db) if self._zero is None else self._zero + ticks()
 
     def tell(self, db: sqlite3.Connection) -> float:
-        """Return the time in a transaction that writes. Set the clock if nobody has, and note the time."""
+        """Return the time in a transaction that writes: set an unset clock, and note the time."""
         boot = boot_id()
         if boot is None:
             return time.time()
         now = self.read(db)
         if self._zero is None:
-            # The lock is held, so no other process sets the clock meanwhile.
+            # The transaction holds the lock, so no other process sets the clock meanwhile.
             self._zero = now - ticks()
             db.execute(
                 "INSERT INTO clock VALUES (:boot, :zero, :seen, row_crc(:boot, :zero, :seen))",
@@ -79,7 +79,7 @@ class Clock:
         return now
 
     def forget(self) -> None:
-        """Read the clock from the file next time: the transaction that may have set it was rolled back."""
+        """Read the clock from the file next time, since the transaction that set it may be rolled back."""
         self._zero = None
         self._noted = 0.0
 
@@ -95,7 +95,7 @@ class Clock:
         return float(zero)
 
     def _start(self, db: sqlite3.Connection) -> float:
-        """Return the time at which a new clock starts."""
+        """Return the start time of a new clock."""
         (seen,) = db.execute(
             "SELECT max(seen) FROM clock WHERE crc = row_crc(boot, zero, seen)"
         ).fetchone()

@@ -13,13 +13,13 @@ from .base import MAX_CLAIMS, RunInfo, Store
 __all__ = ["copy_run"]
 
 _TOGETHER = 500
-"""Events that are appended at once."""
+"""Maximum events in one append."""
 _MOMENT = 0.001
-"""Seconds of a lease that is only claimed to count."""
+"""Seconds of the lease of a claim that is only made to be counted."""
 
 
 class Readable(Protocol):
-    """What is read of a store."""
+    """The methods read from a source."""
 
     async def info(self, run_id: str) -> RunInfo | None:
         """As of `Store`."""
@@ -37,11 +37,11 @@ class Readable(Protocol):
 async def copy_run(source: Readable, target: Store, run_id: str) -> int:
     """Copy a run; return how many events were new to the target.
 
-    A copy that was broken off goes on. Events are copied as they are stored, so what is redacted or sealed
-    stays so. The lease of a living owner holds for the copy too, for as long as it has left: stop the
-    workers first, as what an owner writes into the source afterwards is not copied by itself.
+    A repeated copy continues an interrupted one. Events are copied as stored, so redacted and sealed values
+    stay so. The rest of a living owner's lease holds for the copy, too. Stop the workers first, since an
+    owner's later events are not copied.
 
-    Raises UnknownRun, and UsageError where the target has another run of this id, or one that went on.
+    Raises UnknownRun, and UsageError if the target has another run of this id, or one with more events.
     """
     info = await source.info(run_id)
     if info is None:
@@ -72,7 +72,7 @@ def _epoch(events: list[Event]) -> int:
 
 
 def _parts(events: list[Event], start: int) -> list[tuple[int, list[Event]]]:
-    """The events in parts that one owner wrote, each with its position."""
+    """Split the events into parts of one owner each, with their positions."""
     parts: list[tuple[int, list[Event]]] = []
     for at in range(start, len(events)):
         begins = isinstance(events[at], RunRecovered)
@@ -83,7 +83,7 @@ def _parts(events: list[Event], start: int) -> list[tuple[int, list[Event]]]:
 
 
 async def _claims(target: Store, info: RunInfo, left: float) -> None:
-    """Have the copy claimed as often as the run since it last got on, and put aside where that is."""
+    """Claim the copy as often as the run since its last progress, and make it a dead letter if that is."""
     run_id, is_aside = info.run_id, info.status == "dead_letter"
     made = await target.info(run_id)
     if made is None or made.status != "running" or info.status not in ("running", "dead_letter"):

@@ -1,4 +1,4 @@
-"""The default store: journals in this process, gone with it."""
+"""The default store, whose journals end with the process."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _START = time.time() - time.monotonic()
 
 
 def _now() -> float:
-    """Seconds since the epoch on a clock that never jumps."""
+    """Return seconds since the epoch on a clock that never jumps."""
     return _START + time.monotonic()
 
 
 class _Run(Struct):
-    """One run. token: digest of the token it waits with."""
+    """One run. token: digest of the token of its question."""
 
     events: list[Event]
     status: str = "running"
@@ -83,16 +83,16 @@ class MemoryStore(OwnedStore):
     """
 
     durable = False
-    """What it keeps is gone with the process."""
+    """Its runs end with the process."""
 
     def __init__(self, keep: int = 1000) -> None:
         check_count("MemoryStore.keep", keep, 0)
         self._keep = keep
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
-        # The ids of runs that have ended, oldest first.
+        # The ids of finished runs, oldest first.
         self._finished: dict[str, None] = {}
-        # The runs that wait for an answer, by the digest of their token.
+        # The suspended runs, by the digest of their token.
         self._waiting: dict[str, str] = {}
 
     async def append(
@@ -117,7 +117,7 @@ class MemoryStore(OwnedStore):
         lease_s: float | None,
         done: Callable[[BaseException | None], None],
     ) -> None:
-        """As in `Store`; `done` is called before this returns."""
+        """As in `Store`; calls `done` before returning."""
         error: BaseException | None = None
         try:
             self._append(run_id, list(events), at, epoch, lease_s)
@@ -145,7 +145,7 @@ class MemoryStore(OwnedStore):
                 self._forgive(run)
 
     def _forgive(self, run: _Run) -> None:
-        """Reset the claims of a run that made progress; if it was taken over, of the runs around it too."""
+        """Reset the claims of a run that made progress; after a takeover, of the enclosing runs, too."""
         run.claims = 0
         while run.epoch and run.parent is not None and run.parent in self._runs:
             run = self._runs[run.parent]
@@ -155,7 +155,7 @@ class MemoryStore(OwnedStore):
     def _tell(
         self, run_id: str, run: _Run, told: tuple[str, str | None], lease_s: float | None
     ) -> None:
-        """Set the status that an event gives the run, and the token it waits with."""
+        """Set the status and the token from an event."""
         if run.token is not None:
             self._waiting.pop(run.token, None)
         run.status, run.token = told
@@ -239,4 +239,4 @@ class MemoryStore(OwnedStore):
             return len(gone)
 
     async def close(self) -> None:
-        """As in `Store`; there is nothing to let go of."""
+        """As in `Store`; has nothing to close."""

@@ -22,18 +22,18 @@ _METHODS = (
 
 
 REDIS = ("redis", "rediss", "unix")
-"""Schemes of what 0.2.0 kept in Redis."""
+"""Schemes of the store in Redis of 0.2.0."""
 _opened: weakref.WeakValueDictionary[str, ThreadedStore] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
 def open_store(store: Store | str | None) -> Store:
-    """Return the store that an agent was given as a store, as text, or as None.
+    """Return the store for an agent's `store`: a store, a text or None.
 
     None and `"memory:"` make a new store in memory. `"sqlite:///runs.db"` (four slashes for an absolute
     path) and `"postgresql://…"` are durable; options of the store follow as in a URL:
     `"sqlite:///runs.db?synchronous=normal"`. Equal texts give the same object while it is in use.
-    Nothing is opened yet.
+    The file or database is opened on first use.
 
     Raises UsageError for anything else, and for a store whose package is not installed.
     """
@@ -70,12 +70,12 @@ def _opened_from(text: str) -> ThreadedStore:
         )
     store = make(text)
     with _lock:
-        # A relative path depends on the working directory, so equal texts may mean two files.
+        # A relative path depends on the working directory, so equal texts may name two files.
         return _opened.setdefault(f"{text}\n{store!r}", store)
 
 
 def _options(text: str, ours: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
-    """Split the text into its rest and the options that are the store's own."""
+    """Split the store's own options from the text."""
     base, _, query = text.partition("?")
     rest: list[tuple[str, str]] = []
     options: dict[str, Any] = {}

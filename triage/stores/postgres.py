@@ -40,11 +40,11 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 class PostgresStore(ThreadedStore):
     """Keeps runs in a database, in a schema of their own. Needs the extra `postgres`.
 
-    url: `postgresql://user@host/database`, as libpq knows it; of several hosts, the one that accepts writes
-    is used. schema: `"triage"` by default, made if there is none. timeout: seconds after which a database
-    that does not answer is given up, 10 by default; until then an append whose connection was lost is
-    repeated. Its connections have `synchronous_commit` on, or stronger where the server says so. A pooler
-    in between must keep sessions.
+    url: `postgresql://user@host/database`, in libpq's form; of several hosts, uses the one that accepts
+    writes. schema: `"triage"` by default, created if missing. timeout: seconds to wait for a database that
+    does not answer, 10 by default; until then an append is repeated after a lost connection. Its
+    connections have `synchronous_commit` on, or the server's setting if stronger. A pooler in between must
+    keep sessions.
 
     Raises UsageError for any other value, and when the package is missing.
     """
@@ -128,10 +128,10 @@ _TYPES = {
     "progress": "bool",
     "packed": "bytea",
 }
-"""Types of values by name; of all others it is text."""
+"""Types of values by name; the others are text."""
 _WORDS = {"sound": "true", "sealed": "", "written": "written", "skip": "FOR UPDATE SKIP LOCKED"}
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
-# One statement, so that no row is locked while this process does not get on.
+# One statement, so that no row stays locked while this process hangs.
 _APPEND = f"""
 WITH given AS MATERIALIZED (SELECT * FROM {{source}}),
 created AS ({CREATE} RETURNING id, run_id),
@@ -149,7 +149,7 @@ def _spelled(statement: str) -> bytes:
 
 @cache
 def _for_each(statement: str, names: tuple[str, ...]) -> bytes:
-    """Spell a statement so that it is executed for each element of arrays of these names."""
+    """Rewrite a statement to run for each element of arrays with these names."""
     arrays = ", ".join(
         f"%({one})s::{_TYPES.get(one.removeprefix('was_'), 'text')}[]" for one in names
     )
@@ -162,7 +162,7 @@ def _for_each(statement: str, names: tuple[str, ...]) -> bytes:
 # A connection -------------------------------------------------------------------------------------
 
 SPARE_SECONDS = 1.0
-"""Seconds beyond the timeout that a server has to say that a statement took too long."""
+"""Seconds beyond the timeout for the server's own report that a statement took too long."""
 WEAK = ("off", "local")
 """Settings of `synchronous_commit` under which an acknowledged commit could be lost."""
 
@@ -181,12 +181,12 @@ _REFUSED = re.compile(
     r"|no pg_hba\.conf entry [^\n]{1,300})"
     r"|fe_sendauth: no password supplied"
 )
-"""Messages of a server that will refuse us later too. libpq gives only the message of a failed connection,
-not its SQLSTATE (3D000, 28000, 28P01)."""
+"""Messages of a server that will refuse us again. libpq gives only the message of a failed connection, not
+its SQLSTATE (3D000, 28000, 28P01)."""
 
 
 def _refused_for_good(error: psycopg.Error) -> str | None:
-    """Return why connecting again is useless; None where it may help, with one of several hosts too."""
+    """Return why connecting again is useless; None if it may help, also with one of several hosts."""
     text = str(error)
     reasons = [found.group() for found in _REFUSED.finditer(text)]
     if error.sqlstate is not None or len(reasons) < max(1, text.count("connection to server")):
@@ -195,7 +195,7 @@ def _refused_for_good(error: psycopg.Error) -> str | None:
 
 
 def _error_of(error: psycopg.Error, connection: psycopg.Connection[Any] | None) -> Exception:
-    """Return the exception to raise for an error of the driver; `Lost` where another try may help."""
+    """Return the exception to raise for an error of the driver; `Lost` if a retry may help."""
     code = error.sqlstate or ""
     text = redact(str(error).strip().partition("\n")[0])
     for prefix, kind, meaning in _BY_CODE:
@@ -208,7 +208,7 @@ def _error_of(error: psycopg.Error, connection: psycopg.Connection[Any] | None) 
         return StoreUnavailable(
             f"the database refuses us ({for_good}); correct its url, or create it"
         )
-    if code == "25006" or "read-only" in text:  # after a failover this is the old primary
+    if code == "25006" or "read-only" in text:  # the old primary after a failover
         return Lost(StoreReadOnly(f"the database may not be written ({text})"))
     gone = connection is not None and connection.closed
     again = gone or not code or code in ("40001", "40P01") or code[:2] in ("08", "57")
@@ -221,9 +221,9 @@ def _error_of(error: psycopg.Error, connection: psycopg.Connection[Any] | None) 
 
 @cache
 def _patient(seconds: float) -> type[psycopg.Connection[Any]]:
-    """A connection that is closed, as if it were lost, when the server says nothing for so long.
+    """Return a class of connections that count as lost when the server is silent for this long.
 
-    The server's own `statement_timeout` does not help where it has stopped, or its answers are lost.
+    The server's own `statement_timeout` does not help if the server has stopped or its answers are lost.
     """
 
     class Patient(psycopg.Connection[Any]):
@@ -259,7 +259,7 @@ class PostgresDriver(Driver):
         defaults: dict[str, Any] = {
             "connect_timeout": max(2, int(timeout)),
             "tcp_user_timeout": int(timeout * 1000),
-            # Of several hosts, the one that accepts writes; after a failover it is another one.
+            # Of several hosts, the one that accepts writes, which changes with a failover.
             "target_session_attrs": "read-write",
             "application_name": "triage",
         }
@@ -272,13 +272,13 @@ class PostgresDriver(Driver):
                 "search_path": schema,
                 "statement_timeout": str(int(timeout * 1000)),
                 "synchronous_commit": "on" if weak in WEAK else weak,
-                # What is read differs: a listing of few runs needs another plan than one of many.
+                # Values differ: a listing of few runs needs another plan than a listing of many.
                 "plan_cache_mode": "auto" if writes else "force_custom_plan",
             }
             for setting in settings.items():
                 db.execute("SELECT set_config(%s, %s, false)", setting)
             _migrate(db, schema)
-            # Set after the migration, which must see what another connection has just migrated.
+            # Set after the migration, which must see the latest migration of another connection.
             if not writes:
                 db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         except BaseException as error:
@@ -351,7 +351,7 @@ def _migrate(db: psycopg.Connection[Any], schema: str) -> None:
                     db.execute(sql.SQL("CREATE SCHEMA {}").format(name))
                 db.execute("CREATE TABLE IF NOT EXISTS meta (version int NOT NULL)")
                 db.execute("INSERT INTO meta SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM meta)")
-                # Look again: the lookup before the lock may have cached that there is no such table.
+                # Look again, since the lookup before the lock may have cached a missing table.
                 version = _version(db, schema)
             for statements in _MIGRATIONS[version:]:
                 db.execute(statements)

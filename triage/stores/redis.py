@@ -20,9 +20,9 @@ _FIELDS = (*("lease" if name == "lease_until" else name for name in RunInfo._fie
 
 
 class RedisRuns:
-    """Reads the runs in Redis. url: as of 0.2.0, with `?prefix=…` where it is not `triage`.
+    """Reads the runs in Redis. url: as in 0.2.0, with `?prefix=…` if the prefix is not `triage`.
 
-    Raises UsageError where the package `redis` is missing.
+    Raises UsageError if the package `redis` is missing.
     """
 
     def __init__(self, url: str) -> None:
@@ -37,17 +37,17 @@ class RedisRuns:
         self._db: Any = redis.Redis.from_url(base)
 
     async def runs(self, *, agent: str | None = None) -> list[RunInfo]:
-        """All runs, newest first, or those of an agent."""
+        """Return all runs, or those of an agent, newest first."""
         places = await self._asked(lambda: self._db.zrevrange(self._key("runs"), 0, -1))
         found = [await self._row(place.decode()) for place in places]
         return [one for one in found if one is not None and agent in (None, one.agent)]
 
     async def info(self, run_id: str) -> RunInfo | None:
-        """One run, None for an unknown one."""
+        """Return one run, None for an unknown one."""
         return await self._row(_place(run_id))
 
     async def read(self, run_id: str, after: int = -1) -> list[Event]:
-        """The events after a position, in their order."""
+        """Return the events after a position, in order."""
         key = self._key("e", _place(run_id))
         elements: Iterable[bytes] = await self._asked(lambda: self._db.lrange(key, after + 1, -1))
         rows = [_parsed(run_id, seq, one) for seq, one in enumerate(elements, after + 1)]
@@ -58,7 +58,7 @@ class RedisRuns:
         return found
 
     async def now(self) -> float:
-        """Seconds since the epoch on the server's clock."""
+        """Return seconds since the epoch on the server's clock."""
         return float((await self._asked(self._db.time))[0])
 
     async def close(self) -> None:

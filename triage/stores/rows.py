@@ -1,4 +1,4 @@
-"""The rows that a durable store writes for an append, and how they are read back."""
+"""Encode an append as the rows of a durable store, and decode rows into events."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from triage.core.events import CallFinished, Event, RunFinished, RunStarted, Sta
 from .base import Owned, RunInfo, is_progress, stale, told_by
 
 LARGE = 16_384
-"""Events whose line is longer than this have their large values kept apart."""
+"""Maximum characters of an event's line that is stored whole; a longer one is split."""
 PIECE_BYTES = 4096
-"""Values of a large event whose JSON is longer than this stand apart."""
+"""Minimum JSON size of a value of a large event that is stored apart."""
 MOST_CHARACTERS = 128 * 2**20
-"""The longest line of an event. A longer one is refused, since writing it would keep all others waiting."""
+"""Maximum characters of an event's line; a longer one is refused, since it would block all others."""
 MAX_ID = 512
-"""Characters of the longest run id."""
+"""Maximum characters of a run id."""
 MOST = 2**31
-"""Events a run may have; owners too."""
+"""Maximum number of a run's events, and of its owners."""
 Done = Callable[[BaseException | None], None]
-"""Told how an append ended: None, or what it failed with."""
+"""Receives the outcome of an append: None, or the error."""
 
 _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def as_column(text: str) -> str:
-    """Escape NUL and lone surrogates, so that every database keeps and compares the text alike."""
+    """Escape NUL and lone surrogates, so that all databases keep and compare the text alike."""
     return _quoted(text)[1:-1]
 
 
 def from_column(text: str) -> str:
-    """Return the text that `as_column` was given."""
+    """Undo `as_column`."""
     return str(json.loads(f'"{text}"'))
 
 
 class Outgoing(Sequence[Event]):
-    """Events of a living run on their way to a store. kept: makes of each what a store may keep of it."""
+    """Events of a living run on their way to a store. kept: makes the stored form of each."""
 
     def __init__(self, events: Sequence[Event], kept: Callable[[Event], Event]) -> None:
         self._events = list(events)
@@ -77,12 +77,12 @@ class Piece(NamedTuple):
     body: bytes
 
     def ref(self) -> list[Any]:
-        """Return the reference to it in the journal's row."""
+        """Return the reference for the journal's row."""
         return [self.seq, list(self.path), self.digest]
 
 
 def _split(event: Event, seq: int) -> tuple[str, list[Piece]]:
-    """Take the large values out of an event; return its line and those values."""
+    """Take the large values out of an event; return its line and these values."""
     data = wire.dump(event)
     pieces: list[Piece] = []
     places: list[tuple[tuple[str, ...], dict[str, Any]]] = [((), data)]
@@ -101,18 +101,18 @@ def _split(event: Event, seq: int) -> tuple[str, list[Piece]]:
 
 
 def refs_text(pieces: Iterable[Piece]) -> str | None:
-    """Return a row's references to the values kept apart, None for none."""
+    """Return a row's references to values stored apart, None for none."""
     refs = [piece.ref() for piece in pieces]
     return _json(refs) if refs else None
 
 
 def packed(body: bytes) -> bytes:
-    """Compress a value for keeping."""
+    """Compress a value."""
     return zlib.compress(body, 3)
 
 
 def _unpacked(digest: str, kept: bytes | None) -> Any:
-    """Return the value kept under a digest. Raises StoreCorrupt where it does not match the digest."""
+    """Decompress a value. Raises StoreCorrupt if it is missing or does not match the digest."""
     try:
         body = zlib.decompress(kept or b"")
     except zlib.error:
@@ -123,7 +123,7 @@ def _unpacked(digest: str, kept: bytes | None) -> Any:
 
 
 def _joined(line: str, refs: Iterable[Any], fetch: Callable[[str], bytes | None]) -> Event:
-    """Put an event together from its line and the large values kept apart."""
+    """Join an event's line and the large values stored apart."""
     data = json.loads(line)
     for _seq, path, digest in refs:
         place = data
@@ -140,11 +140,11 @@ class Append:
     """One append on its way through a store's thread.
 
     run_id: as a column. done: called in the store's thread with the outcome. lines: the events as JSON.
-    pieces: large values kept apart. started: set where the append creates the run. status, token: those
-    its events give the run, None for no change. progress: whether one of its events is progress. error:
-    why it was not written.
+    pieces: large values stored apart. started: set if the append creates the run. status, token: set by
+    its events, None for no change. progress: whether one of its events is progress. error: why it was not
+    written.
 
-    Events of a living run no longer change and are encoded by `encode`, in the store's thread. All others
+    Events of a living run no longer change, and `encode` encodes them in the store's thread. All others
     are encoded at once, so that no later change of a value reaches the store.
     """
 
@@ -179,7 +179,7 @@ class Append:
             self._take(events)
 
     def encode(self) -> None:
-        """Encode events that are not encoded yet. A failure becomes the append's error."""
+        """Encode the remaining events. A failure becomes the append's error."""
         events, self._outgoing = self._outgoing, None
         if events is not None:
             try:
@@ -205,7 +205,7 @@ class Append:
                 self.token = None if token is None else as_column(token)
 
     def _parted(self, event: Event) -> str:
-        """Encode an event without its large values. Raises StoreError for one that is too long."""
+        """Encode an event without its large values. Raises StoreError if it is too long."""
         line, pieces = _split(event, self.at + len(self.lines))
         size = sum(len(piece.body) for piece in pieces)
         if len(line) + size > MOST_CHARACTERS:
@@ -219,7 +219,7 @@ class Append:
         return line
 
     def without(self, count: int) -> None:
-        """Leave out the first events, which are already written."""
+        """Drop the first events, which are already written."""
         self.at += count
         self.lines = self.lines[count:]
         self.pieces = [piece for piece in self.pieces if piece.seq >= self.at]
@@ -248,13 +248,13 @@ class Append:
         }
 
     def row(self) -> Row:
-        """Return the row that is written for its events."""
+        """Return the row of its events."""
         body, refs = "\n".join(self.lines), refs_text(self.pieces)
         return Row(self.at, len(self.lines), crc_of(self.run_id, self.at, body, refs), body, refs)
 
 
 def _contents(event: Event) -> str:
-    """Describe in words the part of an event that may be large."""
+    """Name the part of an event that may be large."""
     if isinstance(event, CallFinished):
         tool = event.key.rsplit(":", 2)[0]  # digest and occurrence follow
         return f"the result of tool {tool}"
@@ -269,7 +269,7 @@ def _contents(event: Event) -> str:
 def _check(
     run_id: str, events: Sequence[Event], at: int, epoch: int, lease_s: float | None
 ) -> None:
-    """Raise UsageError for arguments that cannot be appended."""
+    """Raise UsageError for invalid arguments of an append."""
     if not events:
         raise UsageError("append.events must hold at least one event")
     for name, value in (("at", at), ("epoch", epoch)):
@@ -285,9 +285,9 @@ def _check(
 
 
 class Row(NamedTuple):
-    """Events that one append has written.
+    """The events of one append.
 
-    seq: position of the first. size: how many they are. refs: see `refs_text`.
+    seq: position of the first. size: their number. refs: see `refs_text`.
     """
 
     seq: int
@@ -303,7 +303,7 @@ class Row(NamedTuple):
 
 
 def row_of(run_id: str, columns: tuple[Any, ...]) -> Row:
-    """Make a row of the database's columns. Raises StoreCorrupt for columns of other types."""
+    """Make a row from the database's columns. Raises StoreCorrupt for columns of other types."""
     match columns:
         case (int(), int(), int(), str(), str() | None):
             return Row(*columns)
@@ -312,12 +312,12 @@ def row_of(run_id: str, columns: tuple[Any, ...]) -> Row:
 
 
 def crc_of(run_id: str, seq: int, body: str, refs: str | None) -> int:
-    """Return the checksum of a row, which covers the row's place too."""
+    """Return the checksum of a row, which also covers its place."""
     return zlib.crc32(body.encode(), zlib.crc32(f"{run_id}\n{seq}\n{refs or ''}\n".encode()))
 
 
 def _checked(run_id: str, rows: Iterable[Row], start: int) -> Iterator[Row]:
-    """Yield the rows from a position on. Raises StoreCorrupt where one is damaged or missing."""
+    """Yield the rows from a position on. Raises StoreCorrupt if a row is damaged or missing."""
     following: int | None = None
     for row in rows:
         if following is None and row.seq > start:
@@ -331,7 +331,7 @@ def _checked(run_id: str, rows: Iterable[Row], start: int) -> Iterator[Row]:
 
 
 def _lines_of(run_id: str, rows: Iterable[Row], start: int) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the lines from a position on, each with its references to values kept apart."""
+    """Yield the lines from a position on, each with its references to values stored apart."""
     for row in _checked(run_id, rows, start):
         refs: list[Any] = [] if row.refs is None else json.loads(row.refs)
         for seq, line in enumerate(row.body.split("\n"), row.seq):
@@ -342,7 +342,7 @@ def _lines_of(run_id: str, rows: Iterable[Row], start: int) -> Iterator[tuple[st
 def events_of(
     run_id: str, rows: Iterable[Row], after: int, fetch: Callable[[str], bytes | None]
 ) -> list[Event]:
-    """Return the events of a run's rows after a position. fetch: reads the value kept under a digest."""
+    """Return the events of a run's rows after a position. fetch: reads the value with a digest."""
     return [
         _joined(line, refs, fetch) if refs else wire.loads(line)
         for line, refs in _lines_of(run_id, rows, after + 1)
@@ -352,7 +352,7 @@ def events_of(
 def _standing(append: Append, rows: Sequence[Row]) -> int | None:
     """Return how many events of the append the journal already has, None if it has others there.
 
-    rows: those from the append's position on.
+    rows: from the append's position on.
     """
     if not rows or rows[0].seq > append.at:
         return None
@@ -366,10 +366,10 @@ def _standing(append: Append, rows: Sequence[Row]) -> int | None:
 def refused(
     append: Append, owned: Owned | None, rows: Callable[[], Sequence[Row]]
 ) -> StoreError | None:
-    """Return why an append that was not written is refused, None when it is written or can be tried again.
+    """Return why an unwritten append is refused; None if the journal has it, or it can be retried.
 
-    Events that the journal already has are left out of the append, perhaps all of them. rows: reads the
-    journal's rows from the append's position on.
+    Drops events from the append that the journal already has, perhaps all. rows: reads the journal's rows
+    from the append's position on.
     """
     if owned is None and append.at == 0 and append.epoch == 0:
         if append.started is None:
@@ -386,7 +386,7 @@ def refused(
 
 
 def info_of(columns: Mapping[str, Any]) -> RunInfo:
-    """Make a run's info of its columns."""
+    """Make a run's info from its columns."""
     info = RunInfo(**columns)
     return info._replace(
         run_id=from_column(info.run_id),
@@ -396,7 +396,7 @@ def info_of(columns: Mapping[str, Any]) -> RunInfo:
 
 
 def fresh(error: BaseException) -> BaseException:
-    """Copy an error, so that each of its readers may add notes to its own."""
+    """Copy an error, so that each reader can add notes to its own copy."""
     again = copy.copy(error)
     again.__cause__ = error.__cause__
     return again

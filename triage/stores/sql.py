@@ -1,4 +1,4 @@
-"""The runs in SQL: statements and their logic, written once for all dialects."""
+"""Runs in SQL: statements and their logic, written once for all dialects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .rows import Append, Row, events_of, info_of, packed, refused, row_of
 
 Values = Mapping[str, Any]
 Transaction = Literal["commit", "large", "prune", "read"]
-"""Kinds of transaction: appends or changes of owners, appends with large values in it, removal, reading."""
+"""Kinds of transaction: appends or changes of owners, appends with large values, removal, reading."""
 
 PRUNED = 200
 """Runs removed in one commit. Others may write between two commits."""
@@ -39,7 +39,7 @@ PRUNED = 200
 
 _LEASE = "WHEN 'running' THEN coalesce(:now + :lease_s, runs.lease_until)"
 _FINISHED = "CASE WHEN :status NOT IN ('running', 'suspended') THEN :now END"
-# These change nothing for a writer that is not the owner, or not at the journal's end.
+# These change nothing for a writer that is not the owner or not at the journal's end.
 _BY_OWNER = """{rows}
 WHERE runs.run_id = :run_id AND runs.epoch = :epoch AND runs.events = :at AND :at > 0 AND {sound}"""
 CREATE = f"""
@@ -56,7 +56,7 @@ UPDATE runs SET
     claims = CASE WHEN :progress THEN 0 ELSE runs.claims END,
     lease_until = CASE runs.status {_LEASE} ELSE runs.lease_until END
 {_BY_OWNER} AND :status IS NULL"""
-# Apart from the one before, which must not touch the columns of indexes.
+# Separate from the statement before, which must not touch indexed columns.
 TURN = f"""
 UPDATE runs SET
     events = runs.events + :count,
@@ -78,7 +78,7 @@ _USE = """
 INSERT INTO uses (run, digest)
 SELECT runs.id, :digest FROM runs{and_rows} WHERE runs.run_id = :run_id
 ON CONFLICT (run, digest) DO NOTHING"""
-# Resets the claims of the runs around one that made progress.
+# Resets the claims of the runs around a run that made progress.
 _FORGIVE = """
 WITH RECURSIVE around (run_id) AS (
     SELECT runs.parent FROM runs{and_rows} WHERE runs.run_id = :run_id AND runs.parent IS NOT NULL
@@ -91,8 +91,8 @@ _OWNED = """
 SELECT runs.run_id, :now, runs.status, runs.events, runs.epoch, runs.claims, runs.lease_until,
     runs.claimant
 FROM runs{and_rows} WHERE runs.run_id = :run_id AND {sound}"""
-# A row that has changed since it was read is left as it is. No lock need be held meanwhile: a process that
-# stands still would keep it.
+# Compare-and-set: leaves a row that has changed since it was read. Without a lock, which a hanging process
+# would keep.
 _OWN = """
 UPDATE runs SET status = :status, epoch = :epoch, claims = :claims, lease_until = :lease_until,
     claimant = :claimant
@@ -173,32 +173,32 @@ class Driver(ABC):
 
     @abstractmethod
     def _each(self, statement: str, values: Sequence[Values]) -> list[tuple[Any, ...]]:
-        """Execute a statement for each of these values; return the rows found."""
+        """Execute a statement once for each of these values; return the rows found."""
 
     @abstractmethod
     def _change(self, statement: str, values: Sequence[Values]) -> set[str]:
-        """Change a run's row for each of these values; return the ids of the runs that were changed."""
+        """Change a run's row for each of these values; return the ids of the changed runs."""
 
     @abstractmethod
     def _append(self, values: Sequence[Values]) -> set[str]:
-        """Create or change runs, and add their events; return the ids of the runs that were changed."""
+        """Create or change runs, and add their events; return the ids of the changed runs."""
 
     def _remove(self, gone: str) -> None:
         """Delete these rows of runs."""
         self._rows(f"DELETE FROM runs WHERE id IN ({gone})", {})
 
     def _is_known(self, _run_id: str) -> bool:
-        """Return whether anything says that a run exists which was not found."""
+        """Whether another table has a run that was not found."""
         return False
 
     def _past_index(self, _token: str) -> list[tuple[Any, ...]]:
-        """Search a token that was not found without the index; mark the run that has it as damaged."""
+        """Search a token without the index that did not find it; mark a run that has it as damaged."""
         return []
 
     # Appends --------------------------------------------------------------------------------------
 
     def commit(self, batch: list[Append]) -> None:
-        """Write appends in one commit, those of a run in order; set `error` of one that is refused."""
+        """Write appends in one commit, in order for each run; set `error` of refused ones."""
         # Compress before taking the lock, for which other processes wait.
         bodies = {piece.digest: packed(piece.body) for each in batch for piece in each.pieces}
         left = [append for append in batch if append.error is None]
@@ -220,8 +220,8 @@ class Driver(ABC):
     def _write(self, batch: list[Append], bodies: Mapping[str, bytes]) -> None:
         """Write appends of different runs."""
         left = [append for append in batch if append.lines]
-        # Nearly always one pass. An append that was not written is looked at and, if it may be written
-        # now, tried again. Another writer may win each time, but each time the journal gets longer.
+        # Nearly always one pass. An unwritten append is checked, and retried unless refused. Another writer
+        # may win each time, but the journal then grows each time.
         while left:
             written = self._written(left, bodies)
             stale = [append for append in left if append.run_id not in written]
@@ -245,19 +245,19 @@ class Driver(ABC):
                 for piece in append.pieces
             ]
             if uses:
-                digests = sorted({use["digest"] for use in uses})  # two writers cannot deadlock
+                digests = sorted({use["digest"] for use in uses})  # prevents deadlocks
                 self._each(_KEEP, [{"digest": one, "packed": bodies[one]} for one in digests])
                 self._each(_USE, uses)
         got_on = [{"run_id": append.run_id} for append in done if append.progress and append.epoch]
         if got_on:
-            # By itself: a process that stands still in a transaction would keep the rows from their owners.
+            # A separate statement, since a process that hangs in a transaction would block the owners.
             self._each(_FORGIVE, got_on)
         return written
 
     # Owners ---------------------------------------------------------------------------------------
 
     def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
-        """Change the rows of runs; return each one's new row, or what `change` raised."""
+        """Change the rows of runs; return the new row of each, or the error of `change`."""
         rows: dict[int, Owned | StoreError] = {}
         with self._transaction("commit"):
             while left := [at for at in range(len(batch)) if at not in rows]:
@@ -275,7 +275,7 @@ class Driver(ABC):
         return [rows[at] for at in range(len(batch))]
 
     def _owned(self, run_ids: Iterable[str]) -> dict[str, tuple[Owned, float]]:
-        """Return the rows of those of these runs that exist, each with the store's time."""
+        """Return the rows of the existing runs among these, each with the store's time."""
         rows = self._each(_OWNED, [{"run_id": run_id} for run_id in run_ids])
         found = {run_id: (Owned(*row), now) for run_id, now, *row in rows}
         for run_id in run_ids:
@@ -313,7 +313,7 @@ class Driver(ABC):
 
     def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
         """Return the runs whose columns have these values, newest first."""
-        # Only names of columns get into the statement; values are bound.
+        # The statement contains only names of columns; values are bound.
         tests = "".join(f" AND {name} = :{name}" for name in where)
         values = {**where, "most": _ALL if limit is None else limit}
         with self.translated():
@@ -342,7 +342,7 @@ class Driver(ABC):
         return StoreCorrupt(f"{self.place} is damaged at run {run_id!r}; restore it from a copy")
 
     def prune(self, older_than: float | None, keep: int | None) -> int:
-        """As in `Store`; one of the two is given."""
+        """As in `Store`, with one argument at least."""
         count = 0
         while True:
             with self._transaction("prune"):
@@ -360,7 +360,7 @@ class Driver(ABC):
 
 
 def _rounds(batch: Iterable[Append]) -> list[list[Append]]:
-    """Split appends so that those of one run follow each other: a statement changes a run only once."""
+    """Split appends into rounds with one append of each run, since a statement changes a run only once."""
     rounds: list[list[Append]] = []
     counts: Counter[str] = Counter()
     for append in batch:

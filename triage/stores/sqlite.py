@@ -34,11 +34,11 @@ from .writer import ThreadedStore
 class SQLiteStore(ThreadedStore):
     """Keeps runs in a file, which any number of processes of this machine may share.
 
-    path: of the file, made with mode 0600 if there is none. synchronous: with `"full"` (default) commits
-    survive the loss of power; with `"normal"` they survive the death of the process, and a loss of power
-    may take the last ones. timeout: seconds to wait for another process' lock, 10 by default. The first
-    use or `await store.open()` opens the file; one that is damaged, read-only, newer or another program's
-    is refused then and left untouched.
+    path: of the file, created with mode 0600 if missing. synchronous: with `"full"` (default) commits
+    survive a power failure; with `"normal"` they survive the death of the process, and a power failure may
+    lose the last ones. timeout: seconds to wait for another process' lock, 10 by default. The first use or
+    `await store.open()` opens the file; a damaged, read-only or newer file and one of another program are
+    then refused, and left untouched.
 
     Raises UsageError for any other value.
     """
@@ -77,12 +77,12 @@ class SQLiteStore(ThreadedStore):
 # The tables ---------------------------------------------------------------------------------------
 
 APPLICATION = 0x54524741
-"""Marks a file as ours: `TRGA`."""
+"""SQLite's application id of our files: `TRGA`."""
 CHECKED = 32 * 2**20
-"""Files of up to so many bytes are checked as a whole when they are opened."""
+"""Maximum bytes of a file that is checked as a whole when it is opened."""
 LOG = 4_000
-"""Pages of 4 KB after which the log is written into the file. That waits for the disk twice more; with a
-longer log, one write more often serves a page that was changed many times."""
+"""Pages of 4 KB after which the log is written into the file, which waits for the disk twice more. A longer
+log writes a page once for more of its changes."""
 
 _COLUMNS = (
     "id", "run_id", "agent", "parent", "status", "token", "started", "updated", "finished", "events",
@@ -113,8 +113,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_by_status ON runs (status)",
         "CREATE INDEX runs_by_token ON runs (token) WHERE token IS NOT NULL",
         "CREATE INDEX runs_by_end ON runs (finished) WHERE finished IS NOT NULL",
-        # Every append goes to the end of this table. In a table ordered by run, each commit would touch a
-        # page for every run; the index has that order.
+        # Appends go to the end of this table, and only its index is ordered by run. In a table ordered by
+        # run, each commit would touch a page for every run.
         """CREATE TABLE events (
             id INTEGER PRIMARY KEY,
             run INTEGER NOT NULL,
@@ -148,15 +148,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             crc INTEGER NOT NULL) WITHOUT ROWID""",
     ),
 )
-"""The statements that bring a file from each version to the next."""
+"""The statements that migrate a file from each version to the next."""
 VERSION = len(MIGRATIONS)
 
 
 def connect(path: str, synchronous: str, timeout: float, *, writes: bool) -> sqlite3.Connection:
-    """Open a file, and make it if there is none. writes: check a small one for damage first.
+    """Open a file, and create it if missing. writes: check a small file for damage first.
 
-    Raises StoreError for a file that is no store of this release or may not be written, and leaves it
-    alone.
+    Raises StoreError for a file that is no store of this release or may not be written, and leaves the
+    file untouched.
     """
     _prepare(path)
     uri = f"file:{quote(path)}?mode=rw"
@@ -183,7 +183,7 @@ def connect(path: str, synchronous: str, timeout: float, *, writes: bool) -> sql
 
 
 def add_functions(db: sqlite3.Connection) -> None:
-    """Let a connection compute the checksums of rows, and what the table of ids needs."""
+    """Add the functions for checksums of rows and for the table of ids to a connection."""
     db.create_function("row_crc", -1, _row_crc, deterministic=True)
     db.create_function("digest_of", 1, _digest_of, deterministic=True)
 
@@ -200,10 +200,10 @@ _making = threading.Lock()
 
 
 def _prepare(path: str) -> None:
-    """Make the file if there is none, readable by its owner only; refuse what cannot be a store.
+    """Create a missing file, readable by its owner only; refuse a file that cannot be a store.
 
-    A file that exists is not opened here: closing it would drop the locks that all other connections of
-    this process hold on it, and another process would take its log for abandoned.
+    An existing file is not opened here: closing it would drop the locks of all other connections of this
+    process, and another process would take its log for abandoned.
     """
     try:
         with _making:
@@ -220,14 +220,14 @@ def _prepare(path: str) -> None:
         raise StoreUnavailable(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(mode):
         raise StoreError(f"{path} is no file")
-    # A file marked read-only is meant to be so, for the superuser too.
+    # A read-only file is refused for the superuser, too.
     if not mode & 0o222 or not os.access(path, os.W_OK):
         raise StoreReadOnly(f"{path} may not be written")
 
 
 def _version(db: sqlite3.Connection, path: str) -> int:
     """Return the version of the tables, 0 for a new file."""
-    # In one transaction, since another connection may be making the tables.
+    # In one transaction, since another connection may be creating the tables.
     alone = not db.in_transaction
     if alone:
         db.execute("BEGIN")
@@ -258,7 +258,7 @@ def _use_wal(db: sqlite3.Connection, path: str, timeout: float) -> None:
         try:
             (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
         except sqlite3.OperationalError as error:
-            # Whoever opens the same new file at this moment: SQLite does not wait for that itself.
+            # Another process opens the same new file now, which SQLite itself does not wait for.
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
@@ -292,7 +292,7 @@ _ERRORS: tuple[tuple[str, type[StoreError], str], ...] = (
     ("SQLITE_FULL", StoreFull, "has no room left; free some and go on"),
     ("SQLITE_READONLY", StoreReadOnly, "may not be written"),
     ("SQLITE_PERM", StoreReadOnly, "may not be written"),
-    # Our statements are always the same, so an error in one is an error in the tables.
+    # Our statements never change, so an error in one is an error in the tables.
     ("SQLITE_ERROR", StoreCorrupt, "is damaged; restore it from a copy"),
     ("SQLITE_NOTADB", StoreCorrupt, "is damaged, or no store; restore it from a copy"),
     ("SQLITE_CORRUPT", StoreCorrupt, "is damaged; restore it from a copy"),
@@ -327,7 +327,7 @@ def translated(path: str) -> Generator[None]:
 class _File:
     """The file of a store, which must stay the same while the store is open.
 
-    After a move it would still be open here, and nobody would find what is written into it.
+    After a move it would still be open here, and nobody would find the new events.
     """
 
     def __init__(self, path: str) -> None:
@@ -409,7 +409,7 @@ class SQLiteDriver(Driver):
             return
         db = self._db
         with self.translated():
-            # A deferred one must only read: it could not wait for the lock to write.
+            # A deferred transaction must only read, since it cannot wait for the lock to write.
             db.execute(_BEGIN[kind])
             try:
                 if kind != "read":

@@ -1,4 +1,4 @@
-"""A durable store around a synchronous driver: one thread writes, in group commits, and one reads."""
+"""A durable store around a synchronous driver: one thread writes, in group commits, another one reads."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from .rows import Append, as_column, fresh, from_column
 from .sql import Driver
 
 QUEUE = 10_000
-"""How many jobs may wait in a queue; `submit` blocks while it is full."""
+"""Maximum number of jobs in a queue; `submit` blocks while it is full."""
 BATCH = 1_000
 BATCH_BYTES = 4 * 2**20
-"""The most that one commit takes: appends, and characters of them."""
+"""Maximum number of appends in a commit, and of their characters."""
 AT_EXIT = 30.0
-"""Seconds that submitted appends have to become durable when the interpreter ends."""
+"""Seconds for submitted appends to become durable when the interpreter ends."""
 
 
 class Lost(Exception):
-    """The connection failed, and connecting again may help. error: to be raised if it does not."""
+    """The connection failed, and connecting again may help. error: raised if it does not."""
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
@@ -74,13 +74,13 @@ class Waiter:
 
             self.loop = trio.lowlevel.current_trio_token()
             self.call_soon: Callable[..., object] = self.loop.run_sync_soon
-            self._told: Any = trio.Event()
+            self._woken: Any = trio.Event()
         else:
             self.call_soon = self.loop.call_soon_threadsafe
-            self._told = self.loop.create_future()
+            self._woken = self.loop.create_future()
 
     def wake(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Pass on how the job ended, from any thread."""
+        """Pass on the outcome of the job, from any thread."""
         self._result, self._error = result, error
         if _held.waiters is None:
             _wake([self])
@@ -89,35 +89,35 @@ class Waiter:
 
     def tell(self) -> None:
         """Wake the task that awaits this, in the thread of the event loop."""
-        if not isinstance(self._told, asyncio.Future):
-            self._told.set()
-        elif not self._told.done():  # else it was cancelled
-            self._told.set_result(None)
+        if not isinstance(self._woken, asyncio.Future):
+            self._woken.set()
+        elif not self._woken.done():  # else it was cancelled
+            self._woken.set_result(None)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         """Return the job's result, or raise its error."""
-        if isinstance(self._told, asyncio.Future):
+        if isinstance(self._woken, asyncio.Future):
             timer = self.loop.call_later(LONG_WAIT_S, self._slow)
             try:
-                yield from self._told
+                yield from self._woken
             finally:
                 timer.cancel()
         else:
-            yield from self._told_in_trio().__await__()
+            yield from self._woken_in_trio().__await__()
         if self._error is not None:
             raise self._error
         return self._result
 
-    async def _told_in_trio(self) -> None:
+    async def _woken_in_trio(self) -> None:
         with anyio.move_on_after(LONG_WAIT_S) as scope:
-            await self._told.wait()
+            await self._woken.wait()
         if scope.cancelled_caught:
             self._slow()
-            await self._told.wait()
+            await self._woken.wait()
 
 
 class _Held(threading.local):
-    """The waiters to be woken when `together` ends in this thread; None outside of it."""
+    """The waiters to wake when `together` ends in this thread; None outside of `together`."""
 
     waiters: list[Waiter] | None = None
 
@@ -127,18 +127,17 @@ _held = _Held()
 
 @contextmanager
 def together() -> Generator[None]:
-    """Wake the waiters of jobs that end inside all at once, each event loop once.
+    """Wake the waiters of the jobs inside together, each event loop once.
 
-    Waking a loop hands the interpreter to its thread, so waking waiters one by one would make this thread
-    wait as often.
+    A woken loop gets the interpreter, so this thread would wait for it once per waiter.
     """
-    told: list[Waiter] = []
-    _held.waiters = told
+    waiters: list[Waiter] = []
+    _held.waiters = waiters
     try:
         yield
     finally:
         _held.waiters = None
-        _wake(told)
+        _wake(waiters)
 
 
 def _wake(waiters: list[Waiter]) -> None:
@@ -146,7 +145,7 @@ def _wake(waiters: list[Waiter]) -> None:
     for waiter in waiters:
         by_loop.setdefault(waiter.loop, []).append(waiter)
     for some in by_loop.values():
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+        with suppress(RuntimeError):  # the loop has ended
             some[0].call_soon(_tell, some)
 
 
@@ -156,18 +155,18 @@ def _tell(waiters: list[Waiter]) -> None:
 
 
 class ThreadWaiter(threading.Event):
-    """Waits for a job in a thread that may block. slow: as of a `Waiter`."""
+    """Waits for a job in a thread that may block. slow: as in `Waiter`."""
 
     def __init__(self, slow: Callable[[], None] | None = None) -> None:
         super().__init__()
         self._slow = slow or _say_slow
 
     def wake(self) -> None:
-        """Wake the thread: the job is done."""
+        """Wake the thread when the job is done."""
         self.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the job is done. timeout: seconds; None waits as long as it takes."""
+        """Wait until the job is done. timeout: seconds, None for no limit."""
         if timeout is None or timeout > LONG_WAIT_S:
             if super().wait(LONG_WAIT_S):
                 return True
@@ -177,7 +176,7 @@ class ThreadWaiter(threading.Event):
 
 
 def slow_store(who: str, waits: Waits) -> Callable[[], None]:
-    """Make what logs once that somebody waits for a store."""
+    """Make a function that logs a long wait for a store, once."""
     why = "its store has not answered, and another process may hold a lock"
     most, remedy = "at most the timeout of the store, 10 s by default", "timeout=… of the store"
     return partial(waits.say, "store", who, None, why, most, remedy)
@@ -211,8 +210,8 @@ class Stop:
 class Lane(Generic[C]):
     """A thread with a connection, both made for the first job, that does jobs in order.
 
-    connect: opens a connection, or raises StoreError or `Lost`. work: does the jobs that wait together,
-    and raises nothing. timeout: seconds after which a connection that does not answer is given up.
+    connect: opens a connection, or raises StoreError or `Lost`. work: does all waiting jobs, and raises
+    nothing. timeout: seconds to wait for a connection that does not answer.
     """
 
     def __init__(
@@ -231,16 +230,16 @@ class Lane(Generic[C]):
         _lanes.add(self)
 
     def _reset(self) -> None:
-        """Begin without thread and connection: a forked child has none of its parent's."""
+        """Begin without thread and connection, since a forked child has none of its parent's."""
         self._jobs: deque[Any] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._connection: C | None = None
-        # Held while the connection is used, so that no process is forked in the middle of it.
+        # Held while the connection is used, so that the process does not fork meanwhile.
         self._busy = threading.Lock()
 
     def put(self, job: Any, *, wait: bool = False) -> None:
-        """Queue a job. wait: block until there is room for it."""
+        """Queue a job. wait: block while the queue is full."""
         with self._changed:
             if wait and threading.current_thread() is not self._thread:
                 self._changed.wait_for(lambda: len(self._jobs) < QUEUE)
@@ -265,7 +264,7 @@ class Lane(Generic[C]):
                 self._changed.notify_all()
             stopping = isinstance(jobs[-1], Stop)
             self._do(jobs)
-            jobs.clear()  # a result may be large, and the next job long in coming
+            jobs.clear()  # frees results, which may be large, before the next job
             if stopping:
                 with self._changed:
                     if not self._jobs:
@@ -283,7 +282,7 @@ class Lane(Generic[C]):
                 stop.stopped()
 
     def use(self, work: Callable[[C], Any]) -> Any:
-        """Run `work` with the connection; while the connection fails, connect again and repeat it.
+        """Run `work` with the connection; while the connection fails, connect again and repeat `work`.
 
         Raises StoreError, after the timeout at the latest.
         """
@@ -319,10 +318,10 @@ class Lane(Generic[C]):
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
     def _drop(self) -> None:
-        """Close the connection, whatever state it is in."""
+        """Close the connection in any state."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(Exception):  # it is gone either way
+            with suppress(Exception):  # the connection is gone either way
                 connection.close()
 
     async def close(self) -> None:
@@ -348,11 +347,11 @@ class Lane(Generic[C]):
             self._drop()
 
     def after_fork_in_parent(self) -> None:
-        """Let the connection be used again."""
+        """Allow the use of the connection again."""
         self._busy.release()
 
     def after_fork_in_child(self) -> None:
-        """Leave the parent's connection alone: it is not used, closed or collected here."""
+        """Keep the parent's connection from being used, closed or collected here."""
         if self._connection is not None:
             _of_the_parent.append(self._connection)
         self._reset()
@@ -420,7 +419,7 @@ class Own(Call):
 
 
 def _batches(appends: list[Append]) -> Iterator[list[Append]]:
-    """Encode appends, and group those that share a commit: a very large one delays none before it."""
+    """Encode appends, and group them into commits, so that a very large one delays none before it."""
     batch: list[Append] = []
     held = 0
     for append in appends:
@@ -438,7 +437,7 @@ class _Worker:
     """Does the jobs of a store: one commit for appends that wait together, one for changes of rows."""
 
     def __init__(self) -> None:
-        # Runs with a failed append, and its position: appends submitted behind it fail too.
+        # Runs with a failed append, with its position; appends submitted after it fail, too.
         self._failed: dict[str, tuple[int, BaseException]] = {}
 
     def __call__(self, lane: Lane[Driver], jobs: list[Any]) -> None:
@@ -464,7 +463,7 @@ class _Worker:
             at, before = self._failed.get(append.run_id, (append.at, None))
             if at < append.at:
                 append.error = before
-            # An append behind a stale one is stale itself.
+            # An append after a stale one is stale itself.
             elif append.error is not None and not isinstance(append.error, StaleWriter):
                 self._remember(append, append.error)
         with together():
@@ -475,7 +474,7 @@ class _Worker:
                     logger.exception("what waited for an append failed itself")
 
     def _may_try(self, append: Append) -> bool:
-        """Return whether no earlier append has failed. One at or before the failed position clears it."""
+        """Whether no earlier append has failed; one at or before the failed position clears the error."""
         at, error = self._failed.get(append.run_id, (append.at, None))
         if error is not None and append.at <= at:
             del self._failed[append.run_id]
@@ -493,7 +492,7 @@ class _Worker:
 
 
 def do(lane: Lane[Any], job: Call) -> None:
-    """Do a job by itself, and wake its waiter."""
+    """Do one job, and wake its waiter."""
     try:
         result = lane.use(job.work)
     except Exception as error:
@@ -519,9 +518,9 @@ def _own(lane: Lane[Driver], jobs: list[Own]) -> None:
 class ThreadedStore(OwnedStore):
     """The part that the durable stores share.
 
-    connect: opens a connection, or raises StoreError or `Lost`. timeout: seconds after which a store that
-    does not answer is given up. One object serves any number of event loops and threads; a forked child
-    opens its own connections. Submitted appends are written before the interpreter ends.
+    connect: opens a connection, or raises StoreError or `Lost`. timeout: seconds to wait for a store that
+    does not answer. One object serves any number of event loops and threads; a forked child opens its own
+    connections. Submitted appends are written before the interpreter ends.
     """
 
     def __init__(self, connect: Callable[..., Driver], *, timeout: float) -> None:
@@ -540,9 +539,10 @@ class ThreadedStore(OwnedStore):
         await self._writer.call(lambda _driver: None)
 
     def connect(self, *, writes: bool) -> Driver:
-        """Open one more connection, checked as the store's own are, for tables beside the runs.
+        """Open one more connection, with the checks of the store's own, for tables beside the runs.
 
-        Blocks. The caller uses it in one thread at a time, and closes it. Raises StoreError or `Lost`.
+        Blocks. The caller uses the connection in one thread at a time, and closes it. Raises StoreError or
+        `Lost`.
         """
         return self._connect(writes=writes)
 
