@@ -267,7 +267,7 @@ _MIN_CONFIDENCE = 0.8
 """Minimum confidence of the rules that a tool's text is an external fault."""
 
 
-def look_at(run: Recorder, result: Any) -> None:
+def refuse_failed_result(run: Recorder, result: Any) -> None:
     """Raise `Refused` for a result that is a failure.
 
     Such a result is a framework's text at its limit of steps, the error of the last tool call, or a model's
@@ -303,13 +303,13 @@ _LAST_STEPS = 200
 """Number of the attempt's last steps that its answer is compared with."""
 
 
-async def hold_against_record(run: Recorder, result: Any, *, heard: bool) -> None:
+async def refuse_omitted_failure(run: Recorder, result: Any, *, names_hint: bool) -> None:
     """Raise `Refused` for an answer that leaves out a failure which the attempt has recorded.
 
-    heard: the function receives hints. Passes any answer if nothing would receive the hint, if it is not a
-    model's last answer, if another attempt would repeat an unrecorded change, or if a call is in doubt.
+    names_hint: as in `Function`. Accepts any answer if nothing would receive the hint, if the answer is not
+    a model's last one, if another attempt would repeat an unrecorded change, or if a call is in doubt.
     """
-    if not (heard or run.hint_read):
+    if not (names_hint or run.hint_read):
         return
     last = next(_steps_from_the_end(run), None)
     if last is None or last.tool_called is not None or last.action != MODEL:

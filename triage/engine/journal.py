@@ -326,7 +326,7 @@ class Session:
 
     @property
     def limits(self) -> Limits:
-        """The limits in force: the agent's, raised by what a person allowed on top."""
+        """The limits in force: the agent's, raised by a person's grants."""
         return self._raised or self.config.limits
 
     @property
@@ -335,13 +335,13 @@ class Session:
         return None if self.config.watch is None else self.limits
 
     def raise_limits(self) -> None:
-        """Raise the agent's limits by what a person allowed on top."""
+        """Raise the agent's limits by a person's grants."""
         grants = self.state.grants
         if grants:
             self._raised = self.config.limits.raised(grants)
 
     def attempt_seconds_left(self) -> float | None:
-        """Seconds until the earlier of the run's and the attempt's deadlines; None without either."""
+        """Return the seconds until the run's or the attempt's deadline, the earlier one; None without."""
         left = self.seconds_left()
         allowed = self.limits.attempt_seconds
         if allowed is None:
@@ -351,7 +351,7 @@ class Session:
         return own if left is None else min(own, left)
 
     def seconds_left(self) -> float | None:
-        """Seconds until the run's deadline; None without one."""
+        """Return the seconds until the run's deadline; None without one."""
         seconds = self.limits.seconds
         if seconds is None:
             return None

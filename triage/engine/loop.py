@@ -29,7 +29,7 @@ from triage.core.taxonomy import UNSAFE, Cause
 
 from .call_keys import Tally
 from .calls import Run
-from .checks import Refused, check, hold_against_record, look_at
+from .checks import Refused, check, refuse_failed_result, refuse_omitted_failure
 from .config import Config
 from .event_loop import current_caller, current_task, unbroken
 from .journal import Session, inner_runs
@@ -105,8 +105,8 @@ async def run_loop(
                     await _end(run)
                     if run.interrupt is not None:
                         raise Interrupted
-                    look_at(run, result)
-                    await hold_against_record(run, result, heard=function.is_told)
+                    refuse_failed_result(run, result)
+                    await refuse_omitted_failure(run, result, names_hint=function.names_hint)
                     if session.config.checks is not None or run.has_subgoals:
                         result = await check(session.config.checks, run, result)
                 except Exception as error:
@@ -276,10 +276,10 @@ def _refuse_left_behind(session: Session) -> None:
 def _arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of one attempt: the caller's, the run's and the injected ones."""
     filled = {**kwargs}
-    run.hint_read = run.hint_read or not function.is_deaf
+    run.hint_read = run.hint_read or not function.ignores_hints
     for name, read in function.injected:
         filled[name] = read(run)
-    for name, read in function.through_kwargs:
+    for name, read in function.kwargs_filled:
         value = read(run)
         if value is not None:
             filled.setdefault(name, value)

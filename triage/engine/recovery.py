@@ -598,7 +598,7 @@ async def _plan_next(session: Session, context: FailureContext, action: actions.
     """Return the start of the attempt after this action; a conversation may have to carry its turns."""
     following = await _next_by(session, context, action)
     if not undeclared.carries_turns(session) or undeclared.repeats_changes(session) is None:
-        undeclared.say_called_again(session)
+        undeclared.log_called_again(session)
         return following
     logger.info(
         "%s: the conversation goes on with its earlier turns, as calls that no tool has recorded would "

@@ -62,7 +62,7 @@ UNSET: Any = object()
 
 
 class MissingArguments(errors.UsageError):
-    """Arguments of a run that could not be stored were not given again. names: of these arguments."""
+    """Unstorable arguments of a run were not given again. names: of these arguments."""
 
     def __init__(self, run_id: str, names: Sequence[str], remedy: str) -> None:
         super().__init__(

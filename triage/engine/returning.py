@@ -143,7 +143,7 @@ def _around(calls: list[Call], inner: Call) -> Call | None:
 
 
 def _behind_effects(state: RunState, point: Point | Impasse) -> Point | Impasse:
-    """Move a point behind the last effect that a model has seen; asked again, it would word the call anew.
+    """Move a point behind the last effect that a model has seen: asked again, it would vary that call.
 
     An effect of an earlier attempt counts too: a conversation may continue from it without the call.
     """

@@ -876,7 +876,7 @@ def out_of_time(session: Session) -> Diagnosis:
 
 
 class Carried:
-    """Weak reference to an attempt, for a thread started in it that may outlive it."""
+    """Weak reference to an attempt, for a thread that may outlive it."""
 
     def __init__(self, run: Recorder) -> None:
         self._run = ref(run)

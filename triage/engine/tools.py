@@ -65,9 +65,9 @@ class Function(Struct, frozen=True, eq=False, weakref=True):
     kind: `async`, `sync`, `generator`, or `wrapped`: a plain wrapper of a generator, known as such only by
     calling it. injected: parameters that the run fills. wanted: other parameters without a default. known:
     keyword parameters for the caller; None if it takes any. of_instance: the first parameter is the
-    instance or class to bind. through_kwargs: guidance passed through `**kwargs`, if there is any. is_deaf:
-    no parameter receives a hint, so it is found only in `current_run()`. is_told: a parameter receives the
-    hint.
+    instance or class to bind. kwargs_filled: guidance that the run passes through `**kwargs`, if there is
+    any. ignores_hints: no parameter receives a hint, so the agent finds it only in `current_run()`.
+    names_hint: a named parameter receives the hint.
     """
 
     function: Callable[..., Any]
@@ -77,9 +77,9 @@ class Function(Struct, frozen=True, eq=False, weakref=True):
     wanted: frozenset[str]
     known: frozenset[str] | None
     of_instance: bool
-    through_kwargs: tuple[tuple[str, Callable[[Run], Any]], ...]
-    is_deaf: bool
-    is_told: bool
+    kwargs_filled: tuple[tuple[str, Callable[[Run], Any]], ...]
+    ignores_hints: bool
+    names_hint: bool
 
     @property
     def has_generated_name(self) -> bool:
@@ -151,7 +151,7 @@ def read_function(function: Any, *, bound: bool) -> Function:
     keywords = [p for p in rest if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     _refuse_misspelt(name, keywords)
-    hears = any(p.name in ("run", "_triage_hint", "_triage_context") for p in keywords)
+    takes_hint = any(p.name in ("run", "_triage_hint", "_triage_context") for p in keywords)
     return Function(
         function=function,
         name=name,
@@ -161,15 +161,15 @@ def read_function(function: Any, *, bound: bool) -> Function:
             p.name for p in keywords if p.default is p.empty and p.name not in _INJECTED
         ),
         # A function that takes no guidance by name gets the hint through its `**kwargs`.
-        through_kwargs=(("_triage_hint", _INJECTED["_triage_hint"]),)
-        if open_ended and not hears
+        kwargs_filled=(("_triage_hint", _INJECTED["_triage_hint"]),)
+        if open_ended and not takes_hint
         else (),
         known=None
         if open_ended
         else frozenset(p.name for p in keywords if p.name not in _INJECTED),
         of_instance=leading > 1,
-        is_deaf=not (hears or open_ended),
-        is_told=any(p.name in ("_triage_hint", "_triage_context") for p in keywords),
+        ignores_hints=not (takes_hint or open_ended),
+        names_hint=any(p.name in ("_triage_hint", "_triage_context") for p in keywords),
     )
 
 
@@ -927,7 +927,7 @@ class Nested(Tool):
 
 
 def _any(task: Any, **arguments: Any) -> None:
-    """The signature of an agent as a tool; never called."""
+    """Give an agent as a tool its signature; never called."""
 
 
 def _named(name: str, value: Any) -> str:

@@ -93,7 +93,7 @@ def goes_on(session: Session) -> bool:
     return session.config.durability.undeclared == "carry" or is_marked is True
 
 
-def say_called_again(session: Session) -> None:
+def log_called_again(session: Session) -> None:
     """Log once per agent the unrecorded calls that are repeated as its function is called again."""
     name = session.config.name
     if name in _logged or getattr(session.config.function, RECORDS_TOOLS, False) is True:
@@ -110,14 +110,15 @@ def say_called_again(session: Session) -> None:
     if tools:
         _logged.add(name)
         logger.info(
-            "agent %s is called again, and so are tools that record nothing: %s. With @triage.tool above "
-            "one it is given its result instead", name, ", ".join(map(quote, tools[:_MAX_NAMED])),
+            "agent %s is called again, which repeats calls of tools that record nothing: %s. Put "
+            "@triage.tool above a tool to reuse its results", name,
+            ", ".join(map(quote, tools[:_MAX_NAMED])),
         )  # fmt: skip
     elif not session.has_calls and not session.state.all_steps:
         _logged.add(name)
         logger.info(
-            "agent %s is called again from its beginning: it has asked no model that was seen, and "
-            "recorded nothing", name,
+            "agent %s is called again from its beginning: it has recorded nothing, and no request of its "
+            "to a model was seen", name,
         )  # fmt: skip
 
 
