@@ -368,7 +368,10 @@ class Game:
         reply.given()
         if rule.how == "written":
             player = Player(self.history, Process(self.world), self.store)
-            await player.agent.answer(token, reply.answer)
+            try:
+                await player.agent.answer(token, reply.answer)
+            except RunBusy:  # somebody died while answering, and holds the run still
+                return
         elif rule.how == "twice":
             await self._twice(token, reply.answer)
         else:
