@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import agents as sdk
 import anthropic
 import httpx2
+import langchain_agents
 import openai
 import pydantic_ai
 from langchain.agents import create_agent
@@ -20,7 +21,7 @@ from langchain.agents.middleware import after_model
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -204,13 +205,7 @@ def sdk_guardrail_that_raises(world: World, wire: Wire) -> tuple[Attempt, Agent[
 
 def chat_model(wire: Wire) -> ChatOpenAI:
     """LangChain's model over the wire's client."""
-    return ChatOpenAI(
-        model="m",
-        base_url=f"{wire.url}/v1",
-        api_key=SecretStr("x"),
-        max_retries=0,
-        http_async_client=wire.client,
-    )
+    return langchain_agents.chat_model(wire.url, http_async_client=wire.client)
 
 
 def _chain(world: World, wire: Wire, **options: Any) -> tuple[Attempt, Agent[Any]]:

@@ -155,3 +155,25 @@ NAMED = st.lists(
     max_size=10,
 )
 """Of Ollama's form: results by the name of their tool, or without one."""
+
+_PARTS = {
+    "model": lambda tool, id_: {"functionCall": {"name": tool, "args": {}, **id_}},
+    "user": lambda tool, id_: {
+        "functionResponse": {"name": tool, "response": {"result": 1}, **id_}
+    },
+}
+CONTENTS = st.lists(
+    st.sampled_from(["user", "model"]).flatmap(
+        lambda role: st.builds(
+            lambda parts: {"role": role, "parts": parts},
+            st.lists(
+                st.builds(_PARTS[role], TOOLS, st.sampled_from([{}, {"id": "1"}, {"id": "2"}]))
+                | st.just({"text": "so"}),
+                min_size=1,
+                max_size=4,
+            ),
+        )
+    ),
+    max_size=6,
+)
+"""Of Gemini's form: calls and responses with ids, or without."""

@@ -80,8 +80,8 @@ class Log(TypedDict):
 
 def chat_model(url: str, **more: Any) -> ChatOpenAI:
     """OpenAI's model at this address."""
-    key = SecretStr("x")
-    return ChatOpenAI(model="m", base_url=f"{url}/v1", api_key=key, max_retries=0, **more)
+    options: dict[str, Any] = {"max_retries": 0, **more}
+    return ChatOpenAI(model="m", base_url=f"{url}/v1", api_key=SecretStr("x"), **options)
 
 
 def tools_of(world: World) -> list[StructuredTool]:

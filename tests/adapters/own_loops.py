@@ -385,41 +385,51 @@ CLIENTS = {
 }
 
 
+def by_table(tools: Mapping[str, Any], one: Called) -> Any:
+    return tools[one.name](**one.arguments)
+
+
 @asynccontextmanager
 async def own_loop(
-    name: str, url: str, tools: Mapping[str, Any], *, stream: bool
+    name: str,
+    url: str,
+    tools: Mapping[str, Any],
+    *,
+    stream: bool,
+    read: Callable[[str], Any] = str,
+    call: Callable[[Any, Called], Any] = by_table,
 ) -> AsyncGenerator[Callable[[str], Any]]:
-    """Thirty lines around a client, sync around a sync one. tools: async functions by name."""
+    """Thirty lines around a client, sync around a sync one.
+
+    tools: async functions by name. read: makes the result of the last words. call: calls a tool.
+    """
     talk = CLIENTS[name].talk
     opened = CLIENTS[name].open(url, stream=stream)
     async with AsyncExitStack() as stack:
         if hasattr(opened, "__aenter__"):
             ask = await stack.enter_async_context(opened)
 
-            async def agent(task: str) -> str:
+            async def agent(task: str) -> Any:
                 said = talk(task)
                 for _ in range(TURNS):
                     calls = said.take(await ask(said.messages))
                     if not calls:
-                        return str(said.text)
-                    said.give([(one, await tools[one.name](**one.arguments)) for one in calls])
+                        return read(said.text)
+                    said.give([(one, await call(tools, one)) for one in calls])
                 raise RuntimeError(f"no answer after {TURNS} turns")
 
             yield agent
             return
         ask = stack.enter_context(opened)
 
-        def agent_sync(task: str) -> str:
+        def agent_sync(task: str) -> Any:
             said = talk(task)
             for _ in range(TURNS):
                 calls = said.take(ask(said.messages))
                 if not calls:
-                    return str(said.text)
-                said.give([(one, call(one)) for one in calls])
+                    return read(said.text)
+                run = anyio.from_thread.run
+                said.give([(one, run(functools.partial(call, tools, one))) for one in calls])
             raise RuntimeError(f"no answer after {TURNS} turns")
-
-        def call(one: Called) -> str:
-            work = functools.partial(tools[one.name], **one.arguments)
-            return str(anyio.from_thread.run(work))
 
         yield agent_sync

@@ -12,16 +12,9 @@ import pytest
 from benches import failures_of
 from blockbuster import BlockBuster
 
-import triage
-from triage.core.capture import capture
 from triage.testing.adapter_contract import CAPABILITIES, Bench, benches_in, matrix, taken_from
 
-# OpenAI's client stops at the last piece, and leaves the rest of its stream to the garbage collector.
-LEFT_BEHIND = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-pytestmark = [pytest.mark.anyio, LEFT_BEHIND]
-
-# The first exception that is read looks where packages are installed, which no test's loop may do.
-capture(triage.UsageError())
+pytestmark = pytest.mark.anyio
 
 BENCHES = benches_in("benches")
 ROOT = Path(__file__).parents[2]

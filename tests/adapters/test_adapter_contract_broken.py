@@ -15,7 +15,6 @@ from benches import Texts, failures_of
 import triage
 from triage import Agent
 from triage.adapters.openai import record, run_tools
-from triage.core.capture import capture
 from triage.testing.adapter_contract import (
     CAPABILITIES,
     Request,
@@ -30,18 +29,7 @@ from triage.testing.adapter_contract import (
     owed_scenarios,
 )
 
-# OpenAI's client stops at the last piece, and leaves the rest of its stream to the garbage collector.
-LEFT_BEHIND = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block"), LEFT_BEHIND]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-# The first exception that is read looks where packages are installed, which no test's loop may do.
-capture(triage.UsageError())
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
 def named(scenario: str) -> Scenario:

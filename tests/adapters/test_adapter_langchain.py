@@ -15,11 +15,9 @@ from langchain_core.messages import (
     HumanMessage,
     ToolMessage,
 )
-from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnableParallel
-from langchain_core.tools import StructuredTool, tool
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
 from langgraph.types import Command
 from tables import table
 
@@ -36,28 +34,7 @@ FAILS_ONCE = Script(HELLO.rules, faults={2: Fails(503, "overloaded")})
 PARTS = [{"type": "text", "text": "part"}]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 # Recording and reuse --------------------------------------------------------------------------------
-
-
-async def test_a_chain_is_recorded_and_what_it_had_is_not_asked_for_again() -> None:
-    world = World(FAILS_ONCE)
-    model = Scripted(world=world)
-    chain = ChatPromptTemplate.from_template("greet {name}") | model | StrOutputParser()
-    both = chain | RunnableLambda(lambda text: f"{text}, and {text}") | model | StrOutputParser()
-    agent, events = wrapped(both)
-    assert await agent.run({"name": "Ann"}) == "what?"
-    assert len(world.requests) == 3
-    words = [(step.llm_output, step.error) for step in steps_of(events)]
-    assert words == [("hello", None), (None, "overloaded"), ("what?", None)]
-    first = steps_of(events)[0]
-    assert first.tool_input == [{"role": "human", "content": "greet Ann"}]
-    assert first.usage is not None
-    assert (first.usage.input_tokens, first.usage.output_tokens) == (10, 5)
 
 
 async def test_outside_of_a_run_nothing_is_recorded_or_changed() -> None:
@@ -111,20 +88,6 @@ async def test_sync_code_is_recorded_in_its_thread() -> None:
     assert calls_of(events) == [("look", {"what": "a"}, "saw a")]
 
 
-async def test_branches_side_by_side_are_given_their_own_answers_again() -> None:
-    world = World(Script(HELLO.rules, faults={3: Fails(503, "overloaded")}))
-    model = Scripted(world=world)
-    parts: Any = RunnableParallel(
-        a=RunnableLambda(lambda _: "greet") | model, b=RunnableLambda(lambda _: "other") | model
-    )
-    agent, _ = wrapped(
-        parts | RunnableLambda(lambda found: f"{found['a'].text} {found['b'].text}") | model
-    )
-    assert (await agent.run("go")).text == "what?"
-    assert len(world.requests) == 4
-    assert "hello what?" in world.requests[-1].text
-
-
 class Named(Scripted):
     """A model that answers with its name, and fails at first if it is told to."""
 
@@ -156,31 +119,6 @@ async def test_models_that_are_asked_the_same_are_told_apart() -> None:
     small.failures = 1
     assert await agent.run("go") == ["small", "large"]
     assert len(steps_of(events)) == 2 + 3
-
-
-async def test_a_tool_that_records_itself_is_recorded_once() -> None:
-    did: list[int] = []
-
-    @triage.tool(effect="once")
-    async def charge(cents: int) -> str:
-        """Charge the card."""
-        did.append(cents)
-        return "receipt"
-
-    made = StructuredTool.from_function(coroutine=charge)
-    failed: list[int] = []
-
-    async def work(task: str) -> str:
-        found: str = await made.ainvoke({"cents": 300})
-        if not failed:
-            failed.append(1)
-            raise ConnectionError("reset")
-        return found
-
-    agent, events = wrapped(RunnableLambda(work))
-    assert await agent.run("go") == "receipt"
-    assert did == [300]
-    assert calls_of(events) == [("charge", {"cents": 300}, "receipt")]
 
 
 @table(

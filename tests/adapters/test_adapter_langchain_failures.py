@@ -25,12 +25,7 @@ from langchain_agents import (
     wrapped,
 )
 from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    HumanMessage,
-    ToolMessage,
-)
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, StateGraph
@@ -38,7 +33,7 @@ from langgraph.types import RetryPolicy
 from tables import table
 
 import triage
-from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError
+from triage import Escalate, FailureType, Retry, TriageEscalationError
 from triage.adapters import SoftFailure
 from triage.adapters.langchain import ANSWER
 from triage.core import Cause
@@ -59,14 +54,6 @@ from triage.testing.adapter_contract import (
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 HELLO = Script((Rule(says("hello"), "greet"), Rule(says("what?"))))
-FAILS_ONCE = Script(HELLO.rules, faults={2: Fails(503, "overloaded")})
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 # Requests -------------------------------------------------------------------------------------------
 
 
@@ -127,21 +114,6 @@ async def test_a_hint_that_stands_there_already_is_not_said_twice() -> None:
     agent, _ = wrapped(Scripted(world=world), Retry("please greet"))
     await agent.run("please greet")
     assert [len(request.body["messages"]) for request in world.requests] == [1, 1]
-
-
-async def test_a_hint_ends_the_request_once_and_stays_nowhere() -> None:
-    world = World(Script((Rule(says("{}"), "Answer in JSON."), Rule(says("{")))))
-    kept: list[BaseMessage] = [HumanMessage("go")]
-
-    def whole(result: Any) -> None:
-        if result.text != "{}":
-            raise ValueError("not JSON")
-
-    agent, _ = wrapped(Scripted(world=world), Replan("Answer in JSON."), verify=whole)
-    await agent.run(kept)
-    last = world.requests[-1].body["messages"][-1]
-    assert last == {"role": "user", "content": "Answer in JSON."}
-    assert kept == [HumanMessage("go")]
 
 
 # Failures -------------------------------------------------------------------------------------------

@@ -10,21 +10,15 @@ import pytest
 from benches import failures_of
 from benches.langgraph import BENCH, called
 from langchain.agents import create_agent
+from langchain_agents import chat_model
 from langchain_core.messages import AIMessage
 from langchain_core.tools import StructuredTool
-from langchain_openai import ChatOpenAI
-from pydantic import SecretStr
 
 import triage
 from triage import Agent
 from triage.testing.adapter_contract import CAPABILITIES, World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class _Bare:
@@ -42,13 +36,7 @@ class _Bare:
 
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
-        model = ChatOpenAI(
-            model="m",
-            base_url=f"{url}/v1",
-            api_key=SecretStr("x"),
-            max_retries=world.script.retries,
-            stream_usage=True,
-        )
+        model = chat_model(url, max_retries=world.script.retries, stream_usage=True)
         tools: list[Any] = [StructuredTool.from_function(coroutine=each) for each in world.tools()]
         helpers = [
             called(create_agent(model, tools, system_prompt=world.instructions(name)), name)

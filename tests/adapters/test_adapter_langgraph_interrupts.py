@@ -19,7 +19,7 @@ from support import always
 from tables import table
 
 import triage
-from triage import Agent, Retry, TriageSuspendedError, approve, happened, reject
+from triage import Agent, Retry, TriageSuspendedError, approve, happened
 from triage.core import ApprovalAsked, Event, UsageError
 from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, check_wire, says
 
@@ -27,11 +27,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 CHARGE = asks(call("charge", cents=300))
 PAYS = (Rule(says("done"), "receipt 5"), Rule(says("as you wish"), "rejected"), Rule(CHARGE))
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def asking(*questions: Any, saver: Any = None, failures: int = 0) -> Any:
@@ -55,11 +50,14 @@ async def suspended(run: Any) -> TriageSuspendedError:
     return caught.value
 
 
-async def test_an_interrupt_suspends_the_run_and_its_answer_is_the_graphs() -> None:
+@table(("answer", "log"), [(happened(3), 3), (happened(None), None), (approve(), True)])
+async def test_an_interrupt_suspends_the_run_and_its_answer_is_the_graphs(
+    answer: Any, log: Any
+) -> None:
     agent = triage.wrap(asking({"question": "how many?"}))
     waits = await suspended(agent.run({"log": []}))
     assert 'the graph waits for an answer: {"question": "how many?"}' in str(waits)
-    assert await agent.resume(waits.token, happened(3)) == {"log": [3]}
+    assert await agent.resume(waits.token, answer) == {"log": [log]}
 
 
 @table("streams", [True, False])
@@ -69,18 +67,6 @@ async def test_interrupts_of_the_second_form_of_results_are_asked_too(*, streams
     waits = await suspended(agent.run({"log": []}, version="v2", **options))
     result = await agent.resume(waits.token, happened(3))
     assert (result.value, result.interrupts) == ({"log": [3]}, ())
-
-
-async def test_an_approval_says_yes() -> None:
-    agent = triage.wrap(asking("may I?"))
-    waits = await suspended(agent.run({"log": []}))
-    assert await agent.resume(waits.token, approve()) == {"log": [True]}
-
-
-async def test_an_answer_that_is_none_is_an_answer() -> None:
-    agent = triage.wrap(asking("what?"))
-    waits = await suspended(agent.run({"log": []}))
-    assert await agent.resume(waits.token, happened(None)) == {"log": [None]}
 
 
 async def test_each_question_has_its_own_answer_even_where_they_are_the_same() -> None:
@@ -192,16 +178,6 @@ async def test_a_call_may_be_edited_and_refused_in_the_middlewares_own_words() -
     result = await agent.resume(waits.token, happened({"decisions": [decision]}))
     assert result["messages"][-1].text == "as you wish"
     assert world.deeds == []
-
-
-async def test_a_refusal_makes_a_new_plan() -> None:
-    rules = (Rule(says("I will not"), "A person refused"), Rule(CHARGE))
-    world, agent = paying(Script(rules), [])
-    waits = await suspended(agent.run("pay"))
-    result = await agent.resume(waits.token, reject("too much"))
-    assert result["messages"][-1].text == "I will not"
-    assert world.deeds == []
-    check_wire(world.requests)
 
 
 async def test_a_tool_that_asks_has_not_failed() -> None:

@@ -12,19 +12,16 @@ from mcp import Client, ClientSession, MCPError
 from mcp.client.session_group import ClientSessionGroup
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
-from support import always, cancelled_once
+from support import always, cancelled_once, on_both_backends
 from tables import table
 
 import triage
 from triage import Agent, Effect, Retry, Step, TriageSuspendedError, UsageError, happened
 from triage.adapters.mcp import effect_of_tool, record
 from triage.core import Event, StepRecorded
-from triage.core.capture import capture
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
-
-# The first exception that is read looks where packages are installed, which no test's loop may do.
-capture(triage.UsageError())
+anyio_backend = on_both_backends()
 
 
 class Bank:

@@ -13,12 +13,11 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.server.mcpserver import MCPServer
-from support import RETRY
+from support import RETRY, on_both_backends
 from tables import covering, table
 
 from triage import Agent, TriageSuspendedError, UsageError, happened
 from triage.adapters.mcp import record
-from triage.core.capture import capture
 from triage.testing import VirtualTime
 
 pytestmark = [
@@ -26,11 +25,8 @@ pytestmark = [
     pytest.mark.usefixtures("theirs_may_block"),
     # Under trio, the generators that the package mcp leaves open.
     pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-# The first exception that is read looks where packages are installed, which no test's loop may do.
-capture(UsageError())
+anyio_backend = on_both_backends()
 
 SERVER = """
 import os, sys

@@ -21,8 +21,8 @@ from support import always
 from tables import table
 
 import triage
-from triage import Effect, Escalate, Replan, TriageEscalationError, TriageSuspendedError
-from triage.core import Cause, Event, RunFinished
+from triage import Effect, Replan, TriageSuspendedError
+from triage.core import Event, RunFinished
 from triage.testing.adapter_contract import (
     Fails,
     Rule,
@@ -39,11 +39,6 @@ from triage.testing.adapter_contract import says as answers
 from .own_loops import litellm
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Bill(BaseModel):
@@ -185,20 +180,6 @@ async def test_the_journal_keeps_the_output_alone(*, streamed: bool) -> None:
 
 
 # Tools of other kinds -------------------------------------------------------------------------------
-
-
-async def test_a_tool_that_took_too_long_is_a_timeout() -> None:
-    async def wait(what: str) -> str:
-        """Wait."""
-        await anyio.sleep_forever()
-        return what
-
-    tool = agents.function_tool(wait, timeout=0.01)
-    desk = Desk(calls("wait 1", what="x"), tools=[tool], tool_use_behavior="stop_on_first_tool")
-    with pytest.raises(TriageEscalationError) as raised:
-        await desk.agent(Escalate(), effects={"wait": "read"}).run("Wait.")
-    assert raised.value.context is not None
-    assert raised.value.context.diagnosis.cause == Cause.TIMEOUT
 
 
 async def test_a_payment_that_took_too_long_is_asked_about_and_not_made_again() -> None:

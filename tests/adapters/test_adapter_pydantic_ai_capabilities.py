@@ -25,11 +25,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 OVERLOADED = ModelHTTPError(503, "m")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Watching(AbstractCapability[Any]):
     """Notes the hooks that are called. position: where among the others it wants to stand."""
 

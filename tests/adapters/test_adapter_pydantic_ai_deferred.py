@@ -35,11 +35,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 OVERLOADED = ModelHTTPError(503, "m")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Shop:
     """An agent with tools that wait. paid: what was paid."""
 

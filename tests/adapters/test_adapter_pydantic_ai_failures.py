@@ -42,11 +42,6 @@ from triage.testing.adapter_contract import Fails, Rule, Script, World, provider
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Bee(BaseModel):
     legs: int
 

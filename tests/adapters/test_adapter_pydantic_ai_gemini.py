@@ -22,21 +22,11 @@ from triage import Replan, Retry, TriageSuspendedError, approve, happened, rejec
 from triage.core import ApprovalAsked, Event
 from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, provider, says
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.usefixtures("theirs_may_block"),
-    # Google's makes a class of aiohttp's session.
-    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 CHARGE = asks(call("charge", cents=300))
 BOTH = asks(call("charge", cents=300), call("charge", cents=300))
 DONE = Rule(says("done"), "receipt")
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Stage:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 from own_framework import Framework, Theirs, recording, steps_of
-from support import always
+from support import always, on_both_backends
 
 import triage
 from triage import Escalate, Replan, Retry, TriageEscalationError, TriageSuspendedError
@@ -18,6 +18,7 @@ from triage.core import AttemptFailed, CallFinished, CallStarted, Step
 from triage.core.messages.neutral import Answer, Asked
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 
 CHARGE = {
     "type": "object",
@@ -142,10 +143,7 @@ async def _gives(value: Any) -> Any:
 async def test_the_tools_of_the_request_are_those_that_count() -> None:
     async def course(framework: Framework, seam: Seam) -> Any:
         shop = Shop(
-            seam,
-            calls(("transfer_to_ann", {})),
-            calls(("charge", {"cents": 3})),
-            {"text": "end"},
+            seam, calls(("transfer_to_ann", {})), calls(("charge", {"cents": 3})), {"text": "end"}
         )
         await shop.ask(tools={"transfer_to_ann": None})
         await shop.ask(tools=[{"name": "look"}, {"type": "web_search"}])

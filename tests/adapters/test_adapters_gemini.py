@@ -90,15 +90,6 @@ def lost(name: str, id_: str | None = None) -> dict[str, Any]:
 GO = user({"text": "Go."})
 
 
-def test_a_hint_stands_at_the_end_once_and_is_not_kept() -> None:
-    contents = [GO, model(asks("a")), user(gives("a"))]
-    before = copy.deepcopy(contents)
-    told = hinted_gemini(contents, "Be brief.")
-    assert told == [*contents, user({"text": "Be brief."})]
-    assert hinted_gemini(told, "Be brief.") == told
-    assert hinted_gemini(contents, None) == contents == before
-
-
 def test_only_what_is_new_is_told() -> None:
     contents = [GO, model(asks("a")), user(gives("a", 17, "x")), user({"text": "Well?"})]
     assert said_gemini(contents) == [
@@ -155,61 +146,6 @@ def test_names_of_python_stay_names_of_python() -> None:
     asked = {"function_call": {"name": "a", "args": {}, "id": "1"}}
     closed = {"function_response": {"id": "1", "name": "a", "response": {"error": LOST}}}
     assert repair_gemini([model(asked)]).messages == [model(asked), user(closed)]
-
-
-PARTS = st.one_of(
-    st.builds(asks, st.sampled_from("ab"), st.sampled_from([None, "1", "2"])),
-    st.builds(gives, st.sampled_from("ab"), st.just("ok"), st.sampled_from([None, "1", "2"])),
-    st.just({"text": "so"}),
-)
-CONTENTS = st.lists(
-    st.builds(
-        lambda role, parts: {"role": role, "parts": parts},
-        st.sampled_from(["user", "model"]),
-        st.lists(PARTS, max_size=4),
-    ),
-    max_size=6,
-)
-
-
-def is_valid(contents: list[Any]) -> bool:
-    """Each turn that calls functions is followed by one that begins with their responses, in order."""
-    waiting: list[Any] = []
-    for content in contents:
-        responses = [
-            part["functionResponse"] for part in content["parts"] if "functionResponse" in part
-        ]
-        calls = [part["functionCall"] for part in content["parts"] if "functionCall" in part]
-        if content["role"] == "model":
-            if waiting or responses:
-                return False
-            waiting = calls
-            continue
-        named = [(one["name"], one.get("id")) for one in responses]
-        if named != [(one["name"], one.get("id")) for one in waiting]:
-            return False
-        if any("functionResponse" not in part for part in content["parts"][: len(named)]):
-            return False
-        waiting = []
-    return not waiting
-
-
-def without_nonsense(contents: list[Any]) -> list[Any]:
-    """Models give no responses, and users ask for nothing."""
-    wrong = {"model": "functionResponse", "user": "functionCall"}
-    return [
-        {**one, "parts": [part for part in one["parts"] if wrong[one["role"]] not in part]}
-        for one in contents
-    ]
-
-
-@given(CONTENTS.map(without_nonsense))
-def test_whatever_is_given_what_comes_back_is_valid_and_stays_as_it_is(contents: Any) -> None:
-    found = repair_gemini(contents)
-    assert is_valid(found.messages)
-    assert repair_gemini(found.messages) == (found.messages, 0, 0)
-    if is_valid(contents):
-        assert found == (contents, 0, 0)
 
 
 @given(

@@ -43,11 +43,6 @@ SEARCHES = Script(
 FOUND, PRICES = [("search", "found x")], [("search", "found prices")]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Talks(Adapter):
     """Its target is what an agent does, with a seam and its task."""
 

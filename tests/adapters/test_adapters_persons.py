@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from own_framework import Framework, recording, steps_of
-from support import always
+from support import always, on_both_backends
 
 from triage import Retry, TriageSuspendedError, UsageError
 from triage.adapters import Said, Seam
 from triage.core import approve, edit, happened, reject
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 
 
 class Desk:

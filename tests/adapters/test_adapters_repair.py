@@ -6,19 +6,21 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from histories import CHAT, ITEMS, MESSAGES, NAMED, TURNS
+from histories import CHAT, CONTENTS, ITEMS, MESSAGES, NAMED, TURNS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triage.adapters import (
     hinted_anthropic,
     hinted_chat,
+    hinted_gemini,
     hinted_responses,
     read_anthropic,
     read_chat,
     read_responses,
     repair_anthropic,
     repair_chat,
+    repair_gemini,
     repair_responses,
 )
 from triage.core.messages.cohere import COHERE
@@ -44,12 +46,14 @@ FORMS = [
     Form("converse", CONVERSE.repair, CONVERSE.hinted, TURNS),
     Form("ollama", OLLAMA.repair, OLLAMA.hinted, NAMED),
     Form("cohere", COHERE.repair, COHERE.hinted, CHAT),
+    Form("gemini", repair_gemini, hinted_gemini, CONTENTS),
 ]
 many = settings(max_examples=150)  # of all forms together
 
 
 def request(form: str, history: list[Any]) -> Request:
-    return Request(form, {"input" if form == "responses" else "messages": history}, "")
+    field = {"responses": "input", "gemini": "contents"}.get(form, "messages")
+    return Request(form, {field: history}, "")
 
 
 @many

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from own_framework import Framework, read, recording, steps_of, three
-from support import always
+from support import always, on_both_backends
 
 import triage
 from triage import Checks, Limits, Retry
@@ -15,6 +15,7 @@ from triage.core import CallFinished, WatchNoticed
 from triage.engine import Guard, GuardedCall
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 
 # A model is no tool ---------------------------------------------------------------------------------
 

@@ -53,112 +53,93 @@ shrinks = st.builds(
 )
 
 
-def _number(conversation: Conversation) -> list[tuple[Say | Turn, int]]:
-    return [(entry, at) for at, entry in enumerate(conversation)]
+Named = list[tuple[str, str, str]]
+"""Calls of a turn: id, tool and output of each."""
+Write = Callable[[Conversation], list[Any]]
 
 
-def chat(conversation: Conversation) -> list[Any]:
-    made: list[Any] = []
-    for entry, at in _number(conversation):
-        if isinstance(entry, Say):
-            role = "assistant" if entry.role == "model" else entry.role
-            made.append({"role": role, "content": entry.text})
-            continue
-        calls = [
-            {"id": f"c{at}.{n}", "type": "function", "function": {"name": tool, "arguments": "{}"}}
-            for n, (tool, _) in enumerate(entry.calls)
-        ]
-        made.append({"role": "assistant", "content": None, "tool_calls": calls})
-        made += [
-            {"role": "tool", "tool_call_id": f"c{at}.{n}", "content": output}
-            for n, (_, output) in enumerate(entry.calls)
-        ]
-    return made
+def writer(
+    said: Callable[[str, str], Any], called: Callable[[Named], list[Any]], *, system: bool = False
+) -> Write:
+    """Write conversations. said: words. called: a turn and its results. system: with the system's words."""
+
+    def write(conversation: Conversation) -> list[Any]:
+        made: list[Any] = []
+        for at, entry in enumerate(conversation):
+            if isinstance(entry, Turn):
+                made += called([(f"c{at}.{n}", *call) for n, call in enumerate(entry.calls)])
+            elif system or entry.role != "system":
+                made.append(said({"model": "assistant"}.get(entry.role, entry.role), entry.text))
+        return made
+
+    return write
 
 
-def responses(conversation: Conversation) -> list[Any]:
-    made: list[Any] = []
-    for entry, at in _number(conversation):
-        if isinstance(entry, Say):
-            role = "assistant" if entry.role == "model" else entry.role
-            made.append({"role": role, "content": entry.text})
-            continue
-        made.append({"type": "reasoning", "id": f"r{at}", "summary": []})
-        kinds = ["custom_tool_call" if tool == "do" else "function_call" for tool, _ in entry.calls]
-        made += [
-            {"type": kind, "call_id": f"c{at}.{n}", "name": tool, "arguments": "{}"}
-            for n, ((tool, _), kind) in enumerate(zip(entry.calls, kinds, strict=True))
-        ]
-        made += [
-            {"type": f"{kind}_output", "call_id": f"c{at}.{n}", "output": output}
-            for n, ((_, output), kind) in enumerate(zip(entry.calls, kinds, strict=True))
-        ]
-    return made
+def _message(role: str, content: Any) -> dict[str, Any]:
+    return {"role": role, "content": content}
 
 
-def anthropic(conversation: Conversation) -> list[Any]:
-    made: list[Any] = []
-    for entry, at in _number(conversation[1:]):
-        if isinstance(entry, Say):
-            role = "assistant" if entry.role == "model" else entry.role
-            made.append({"role": role, "content": [{"type": "text", "text": entry.text}]})
-            continue
-        made.append(
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "tool_use", "id": f"c{at}.{n}", "name": tool, "input": {}}
-                    for n, (tool, _) in enumerate(entry.calls)
-                ],
-            }
-        )
-        results: list[Any] = [
-            {"type": "tool_result", "tool_use_id": f"c{at}.{n}", "content": output}
-            for n, (_, output) in enumerate(entry.calls)
-        ]
-        made.append({"role": "user", "content": results})
-    return made
+def _chat(calls: Named) -> list[Any]:
+    asked = [
+        {"id": id_, "type": "function", "function": {"name": tool, "arguments": "{}"}}
+        for id_, tool, _ in calls
+    ]
+    results = [{**_message("tool", output), "tool_call_id": id_} for id_, _, output in calls]
+    return [{**_message("assistant", None), "tool_calls": asked}, *results]
 
 
-def converse(conversation: Conversation) -> list[Any]:
-    made: list[Any] = []
-    for entry, at in _number(conversation[1:]):
-        if isinstance(entry, Say):
-            role = "assistant" if entry.role == "model" else entry.role
-            made.append({"role": role, "content": [{"text": entry.text}]})
-            continue
-        calls = [
-            {"toolUse": {"toolUseId": f"c{at}.{n}", "name": tool, "input": {}}}
-            for n, (tool, _) in enumerate(entry.calls)
-        ]
-        results = [
-            {"toolResult": {"toolUseId": f"c{at}.{n}", "content": [{"text": output}]}}
-            for n, (_, output) in enumerate(entry.calls)
-        ]
-        made += [{"role": "assistant", "content": calls}, {"role": "user", "content": results}]
-    return made
+def _responses(calls: Named) -> list[Any]:
+    kinds = ["custom_tool_call" if tool == "do" else "function_call" for _, tool, _ in calls]
+    named = list(zip(kinds, calls, strict=True))
+    return [
+        {"type": "reasoning", "id": f"r{calls[0][0]}", "summary": []},
+        *({"type": k, "call_id": id_, "name": tool, "arguments": "{}"} for k, (id_, tool, _) in named),
+        *({"type": f"{k}_output", "call_id": id_, "output": output} for k, (id_, _, output) in named),
+    ]  # fmt: skip
 
 
-def gemini(conversation: Conversation) -> list[Any]:
-    made: list[Any] = []
-    for entry in conversation[1:]:
-        if isinstance(entry, Say):
-            made.append({"role": entry.role, "parts": [{"text": entry.text}]})
-            continue
-        calls = [{"functionCall": {"name": tool, "args": {}}} for tool, _ in entry.calls]
-        answers = [
-            {"functionResponse": {"name": tool, "response": {"result": output}}}
-            for tool, output in entry.calls
-        ]
-        made += [{"role": "model", "parts": calls}, {"role": "user", "parts": answers}]
-    return made
+def _anthropic(calls: Named) -> list[Any]:
+    asked = [{"type": "tool_use", "id": id_, "name": tool, "input": {}} for id_, tool, _ in calls]
+    results = [
+        {"type": "tool_result", "tool_use_id": id_, "content": output} for id_, _, output in calls
+    ]
+    return [_message("assistant", asked), _message("user", results)]
+
+
+def _converse(calls: Named) -> list[Any]:
+    asked = [{"toolUse": {"toolUseId": id_, "name": tool, "input": {}}} for id_, tool, _ in calls]
+    results = [
+        {"toolResult": {"toolUseId": id_, "content": [{"text": output}]}}
+        for id_, _, output in calls
+    ]
+    return [_message("assistant", asked), _message("user", results)]
+
+
+def _gemini(calls: Named) -> list[Any]:
+    asked = [{"functionCall": {"name": tool, "args": {}}} for _, tool, _ in calls]
+    results = [
+        {"functionResponse": {"name": tool, "response": {"result": output}}}
+        for _, tool, output in calls
+    ]
+    return [{"role": "model", "parts": asked}, {"role": "user", "parts": results}]
+
+
+def _part(role: str, text: str) -> dict[str, Any]:
+    return {"role": {"assistant": "model"}.get(role, role), "parts": [{"text": text}]}
+
+
+chat = writer(_message, _chat, system=True)
+responses = writer(_message, _responses, system=True)
+anthropic = writer(lambda role, text: _message(role, [{"type": "text", "text": text}]), _anthropic)
+converse = writer(lambda role, text: _message(role, [{"text": text}]), _converse)
+gemini = writer(_part, _gemini)
 
 
 class Form(NamedTuple):
     """How a conversation is written in a form of messages, and made shorter."""
 
     name: str
-    write: Callable[[Conversation], list[Any]]
+    write: Write
     shrink: Callable[[Any, Shrink | None], Any]
 
 
@@ -269,10 +250,7 @@ def test_turns_that_alternate_do_so_afterwards(
 
 @many
 @given(
-    form=forms,
-    conversation=conversations,
-    keep_last=st.integers(0, 20),
-    most=st.integers(0, 4_000),
+    form=forms, conversation=conversations, keep_last=st.integers(0, 20), most=st.integers(0, 4_000)
 )
 def test_a_request_that_has_to_fit_is_valid_too(
     form: Form, conversation: Conversation, keep_last: int, most: int

@@ -48,11 +48,6 @@ from triage.testing.adapter_contract import (
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 DOWN = Fails(404, "The model `m` does not exist.", code="model_not_found")
 ONLY_OTHER = Script((Rule(says("done"), model="other"), Rule(DOWN)))
 SWITCHING = FailurePolicy(EXTERNAL_FAULT=switch_model(["other"]))
@@ -120,46 +115,31 @@ async def test_a_chat_model_that_does_not_ask_over_http_is_no_other_one() -> Non
 # Pydantic AI ----------------------------------------------------------------------------------------
 
 
-async def test_a_wrapper_around_a_model_stays_around_the_other_one() -> None:
-    world = World(ONLY_OTHER)
-    with loopback(world) as url:
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
-        async with client:
-            inner = OpenAIChatModel(
-                "m", provider=OpenAIProvider(openai_client=client), settings={"temperature": 0.5}
-            )
-            agent = triage.wrap(pydantic_ai.Agent(WrapperModel(inner)), SWITCHING)
-            assert (await agent.run("Hello.")).output == "done"
-            assert inner.model_name == "m"
-    assert asked(world) == ["m", "other"]
-    assert [request.body["temperature"] for request in world.requests] == [0.5, 0.5]
-
-
-async def test_a_name_with_a_provider_is_made_by_the_framework(
-    monkeypatch: pytest.MonkeyPatch,
+@table(
+    ("name", "model", "wrapper"),
+    [
+        ("other", "other", WrapperModel),
+        ("openai-chat:other", "other", None),  # the framework makes it
+        ("llama3:8b", "llama3:8b", None),  # one of the same provider
+    ],
+)
+async def test_another_name_is_asked_and_a_wrapper_stays_around_its_model(
+    name: str, model: str, wrapper: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(ONLY_OTHER)
+    world = World(Script((Rule(says("done"), model=model), Rule(DOWN))))
     with loopback(world) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{url}/v1")
         monkeypatch.setenv("OPENAI_API_KEY", "x")
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="y", max_retries=0)
-        async with client:
-            model = OpenAIChatModel("m", provider=OpenAIProvider(openai_client=client))
-            policy = FailurePolicy(EXTERNAL_FAULT=switch_model(["openai-chat:other"]))
-            agent = triage.wrap(pydantic_ai.Agent(model), policy)
-            assert (await agent.run("Hello.")).output == "done"
-    assert asked(world) == ["m", "other"]
-
-
-async def test_a_name_with_a_colon_may_be_one_of_the_same_provider() -> None:
-    world = World(Script((Rule(says("done"), model="llama3:8b"), Rule(DOWN))))
-    with loopback(world) as url:
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
-        async with client:
-            model = OpenAIChatModel("m", provider=OpenAIProvider(openai_client=client))
-            policy = FailurePolicy(EXTERNAL_FAULT=switch_model(["llama3:8b"]))
-            agent = triage.wrap(pydantic_ai.Agent(model), policy)
-            assert (await agent.run("Hello.")).output == "done"
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="y", max_retries=0) as client:
+            provider = OpenAIProvider(openai_client=client)
+            inner = OpenAIChatModel("m", provider=provider, settings={"temperature": 0.5})
+            agent = pydantic_ai.Agent(wrapper(inner) if wrapper else inner)
+            policy = FailurePolicy(EXTERNAL_FAULT=switch_model([name]))
+            assert (await triage.wrap(agent, policy).run("Hello.")).output == "done"
+            assert inner.model_name == "m"
+    assert asked(world) == ["m", model]
+    if wrapper:
+        assert [request.body["temperature"] for request in world.requests] == [0.5, 0.5]
 
 
 async def test_a_model_without_a_provider_says_what_name_would_do() -> None:
@@ -202,13 +182,6 @@ async def run_named(url: str, known: tuple[str, ...], policy: FailurePolicy, **m
         config = agents.RunConfig(model_provider=Provider(client, known), tracing_disabled=True)
         result = await triage.wrap(agent, policy).run("Hello.", run_config=config)
         return result.final_output
-
-
-async def test_an_agent_that_names_its_model_has_the_other_one_of_its_provider() -> None:
-    world = World(ONLY_OTHER)
-    with loopback(world) as url:
-        assert await run_named(url, ("m", "other"), SWITCHING) == "done"
-    assert asked(world) == ["m", "other"]
 
 
 async def test_settings_that_go_with_a_models_name_are_those_of_the_one_that_is_asked() -> None:

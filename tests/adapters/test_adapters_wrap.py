@@ -16,7 +16,7 @@ import pytest
 import trio
 from langchain_core.runnables import RunnableLambda
 from pydantic_ai.models.test import TestModel
-from support import always
+from support import always, on_both_backends
 from tables import table
 
 import triage
@@ -24,6 +24,7 @@ from triage import Agent, Limits, Retry, UsageError
 from triage.adapters import Adapter, Seam
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 
 
 class Framework:
@@ -124,11 +125,7 @@ def test_wrap_takes_the_options_of_an_agent_and_names_it_for_its_target() -> Non
 
 @table(
     "target",
-    [
-        RunnableLambda(str),
-        pydantic_ai.Agent(TestModel(call_tools=[])),
-        agents.Agent(name="clerk"),
-    ],
+    [RunnableLambda(str), pydantic_ai.Agent(TestModel(call_tools=[])), agents.Agent(name="clerk")],
 )
 def test_a_framework_that_needs_asyncio_says_so_on_trio(target: Any) -> None:
     with pytest.raises(UsageError, match=r"runs on asyncio alone; run the agent with asyncio\.run"):

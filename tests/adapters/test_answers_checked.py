@@ -10,10 +10,10 @@ import pydantic_ai
 import pytest
 from framework_ways import Wire, wire
 from langchain.agents import create_agent
+from langchain_agents import chat_model
 from langchain_core.tools import StructuredTool
-from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from tables import table
@@ -29,11 +29,6 @@ FOUND = "internal use: 17 left"
 CHECKS = Checks(grounding=True, constraints=("internal use",), tools=["search"])
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Stock(BaseModel):
     left: int
 
@@ -44,13 +39,7 @@ async def search(query: str) -> str:
 
 
 def in_langgraph(wire: Wire, saver: Any = None, **options: Any) -> Agent[Any]:
-    model = ChatOpenAI(
-        model="m",
-        base_url=f"{wire.url}/v1",
-        api_key=SecretStr("k"),
-        max_retries=0,
-        http_async_client=wire.client,
-    )
+    model = chat_model(wire.url, http_async_client=wire.client)
     tools = [StructuredTool.from_function(coroutine=search)]
     return triage.wrap(
         create_agent(model, tools, system_prompt=TOLD, checkpointer=saver), **options

@@ -13,9 +13,9 @@ import anthropic
 import anyio
 import openai
 import pytest
-from blockbuster import BlockBuster
 from hypothesis import given
 from hypothesis import strategies as st
+from support import on_both_backends
 
 import triage
 from triage import Agent, Checks, Limits, Replan, Run
@@ -23,7 +23,6 @@ from triage.adapters import Adapter, Form, Seam, read_chat, repair_chat
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai
 from triage.core import AttemptOver, Event, StepRecorded
-from triage.core.capture import capture
 from triage.core.messages.neutral import LOST
 from triage.strategies import FailurePolicy
 from triage.testing import VirtualTime
@@ -44,15 +43,18 @@ from triage.testing.adapter_contract import (
     says,
 )
 
-# OpenAI's client stops at the last piece, and leaves the rest of its stream to the garbage collector.
-LEFT_BEHIND = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-pytestmark = [pytest.mark.anyio, LEFT_BEHIND]
-
-# The first exception that is read looks where packages are installed, which no test's loop may do.
-capture(triage.UsageError())
+pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 
 EVERY = [pytest.param(bench, bench.backends[0], id=bench.name) for bench in benches_in("benches")]
-on_every_bench = pytest.mark.parametrize(("bench", "anyio_backend"), EVERY)
+
+
+def on_every_bench(test: Any) -> Any:
+    return pytest.mark.usefixtures("theirs_may_block")(
+        pytest.mark.parametrize(("bench", "anyio_backend"), EVERY)(test)
+    )
+
+
 HINT = "Answer with what you have."
 REPLANNED = FailurePolicy(default=Replan(HINT))
 CUT_OFF = Limits(attempts=2, attempt_seconds=60)
@@ -87,10 +89,7 @@ class AfterATool(VirtualTime):
 
 
 @on_every_bench
-async def test_the_calls_of_a_loop_are_shown_with_what_they_gave(
-    bench: Bench, never_blocked: BlockBuster
-) -> None:
-    never_blocked.deactivate()
+async def test_the_calls_of_a_loop_are_shown_with_what_they_gave(bench: Bench) -> None:
     rules = (Rule(says("done"), "Do not make this call again"), Rule(says("done"), HINT))
     script = Script((*rules, Rule(SEARCH)), tools={"search": ("nothing",)})
     for options in ({}, {"policy": REPLANNED}):
@@ -104,10 +103,7 @@ async def test_the_calls_of_a_loop_are_shown_with_what_they_gave(
 
 
 @on_every_bench
-async def test_a_call_beside_one_that_was_cut_off_is_shown_with_what_it_gave(
-    bench: Bench, never_blocked: BlockBuster
-) -> None:
-    never_blocked.deactivate()
+async def test_a_call_beside_one_that_was_cut_off_is_shown_with_what_it_gave(bench: Bench) -> None:
     beside = {
         "found 17 a": (asks(call("search", query="a"), call("search", query="b")), "search"),
         "receipt 5": (asks(call("charge", cents=300), call("search", query="b")), "charge"),
@@ -130,10 +126,7 @@ async def test_a_call_beside_one_that_was_cut_off_is_shown_with_what_it_gave(
 
 
 @on_every_bench
-async def test_a_payment_beside_a_call_that_fails_is_shown_with_its_receipt(
-    bench: Bench, never_blocked: BlockBuster
-) -> None:
-    never_blocked.deactivate()
+async def test_a_payment_beside_a_call_that_fails_is_shown_with_its_receipt(bench: Bench) -> None:
     pair = [call("charge", cents=300), call("search", query="b")]
     fails = After("charge(300)", ValueError("no index of that name"))
     for both in (asks(*pair), asks(*reversed(pair))):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypedDict
 
 import agents
 import pytest
@@ -28,11 +30,6 @@ from triage.testing.adapter_contract import says as words
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 SEARCH = asks(call("search", query="x"))
 RULES = (Rule(words("done"), "found 17"), Rule(SEARCH))
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 # A graph that ended with calls that were not made ------------------------------------------------------
@@ -237,78 +234,65 @@ def as_told(found: RunErrorHandlerInput[Any]) -> Any:
     return str(found.error.refusal)  # type: ignore[union-attr] # it is a refusal's
 
 
-when_streamed = table("options", [{}, {"on_event": lambda event: None}])
+async def price(found: RunErrorHandlerInput[Any]) -> Any:
+    return RunErrorHandlerResult(final_output=Price(cents=10))
 
 
-@when_streamed
-async def test_what_a_handler_made_of_too_many_turns_or_of_a_refusal_is_the_result(
-    options: dict[str, Any],
+def nothing(found: RunErrorHandlerInput[Any]) -> Any:
+    return None
+
+
+def is_done(result: Any) -> None:
+    assert result.final_output == "done"
+
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Handled(NamedTuple):
+    """What handlers make of the model's turns. failed: how many attempts. raises: of the first tool."""
+
+    turns: list[Any]
+    handlers: dict[str, Any]
+    result: Any = "made by the handler"
+    failed: int = 0
+    raises: tuple[Exception, ...] = ()
+    run: Mapping[str, Any] = NONE
+    agent: Mapping[str, Any] = NONE
+    desk: Mapping[str, Any] = NONE
+
+
+LOOKS = [calls(f"look {n}", what="x") for n in range(2)]
+AGAIN = [refusing(), says("done")]
+HANDLED = [
+    *(
+        Handled(LOOKS, {"max_turns": handler}, run={"max_turns": 2})
+        for handler in (made, made_async, made_plain)
+    ),
+    *(Handled([refusing()], {"model_refusal": handler}) for handler in (made, made_async, made_plain)),
+    Handled(LOOKS, {"max_turns": made}, raises=(ValueError("no such place"),), run={"max_turns": 1}),
+    Handled([refusing()], {"model_refusal": as_told}, "I cannot help with that."),
+    Handled([says("about ten")], {"invalid_final_output": price}, Price(cents=10),
+            desk={"output_type": Price}),
+    Handled(AGAIN, {"model_refusal": nothing}, "done", 1),
+    Handled(AGAIN, {}, "done", 1),
+    # What a handler made is checked as any result.
+    Handled(AGAIN, {"model_refusal": made}, "done", 1, agent={"verify": is_done}),
+]  # fmt: skip
+
+
+@table("streamed", [False, True])
+@table("handled", HANDLED)
+async def test_what_a_handler_made_of_an_error_is_the_result(
+    handled: Handled, *, streamed: bool
 ) -> None:
-    for handler in (made, made_async, made_plain):
-        desk = Desk(*[calls(f"look {n}", what="x") for n in range(2)])
-        handlers: Any = {"max_turns": handler}
-        result = await desk.agent().run("Look.", max_turns=2, error_handlers=handlers, **options)
-        assert result.final_output == "made by the handler"
-        assert not triage.core.fold(desk.events).history
-        desk = Desk(refusing())
-        handlers = {"model_refusal": handler}
-        result = await desk.agent().run("Look.", error_handlers=handlers, **options)
-        assert result.final_output == "made by the handler"
-        assert not triage.core.fold(desk.events).history
-
-
-async def test_it_is_the_result_although_the_last_tool_failed() -> None:
-    desk = Desk(calls("look 1", what="x"))
-    desk.raises = [ValueError("no such place")]
-    result = await desk.agent().run("Look.", max_turns=1, error_handlers={"max_turns": made})
-    assert result.final_output == "made by the handler"
-    assert not triage.core.fold(desk.events).history
-
-
-async def test_a_refusal_that_a_handler_hands_on_is_the_result() -> None:
-    desk = Desk(refusing())
-    result = await desk.agent().run("Look.", error_handlers={"model_refusal": as_told})
-    assert result.final_output == "I cannot help with that."
-    assert not triage.core.fold(desk.events).history
-
-
-async def test_what_a_handler_made_of_an_output_that_does_not_fit_is_the_result() -> None:
-    desk = Desk(says("about ten"), output_type=Price)
-
-    async def price(found: RunErrorHandlerInput[Any]) -> Any:
-        return RunErrorHandlerResult(final_output=Price(cents=10))
-
-    result = await desk.agent().run("Look.", error_handlers={"invalid_final_output": price})
-    assert result.final_output == Price(cents=10)
-    assert not triage.core.fold(desk.events).history
-
-
-async def test_a_handler_that_makes_nothing_changes_nothing() -> None:
-    desk = Desk(refusing(), says("done"))
-    result = await desk.agent(Retry("again")).run(
-        "Look.", error_handlers={"model_refusal": lambda found: None}
-    )
-    assert result.final_output == "done"
-    assert len(triage.core.fold(desk.events).history) == 1
-
-
-async def test_without_a_handler_a_refusal_is_no_result() -> None:
-    desk = Desk(refusing(), says("done"))
-    result = await desk.agent(Retry("again")).run("Look.")
-    assert result.final_output == "done"
-    assert len(triage.core.fold(desk.events).history) == 1
-
-
-async def test_what_a_handler_made_is_checked_as_any_result() -> None:
-    desk = Desk(refusing(), says("done"))
-
-    def verify(result: Any) -> None:
-        assert result.final_output == "done"
-
-    result = await desk.agent(Retry("again"), verify=verify).run(
-        "Look.", error_handlers={"model_refusal": made}
-    )
-    assert result.final_output == "done"
+    desk = Desk(*handled.turns, **handled.desk)
+    desk.raises = list(handled.raises)
+    options: dict[str, Any] = {"on_event": lambda event: None} if streamed else {}
+    agent = desk.agent(Retry("again"), **handled.agent)
+    result = await agent.run("Look.", error_handlers=handled.handlers, **handled.run, **options)
+    assert result.final_output == handled.result
+    assert len(triage.core.fold(desk.events).history) == handled.failed
 
 
 async def test_the_journal_says_what_a_handler_made() -> None:

@@ -18,7 +18,7 @@ from pydantic_agents import Scripted, call, staged
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import ModelRetry, ToolFailed
 from pydantic_ai.exceptions import ModelHTTPError
-from support import RETRY, always
+from support import RETRY, always, on_both_backends
 from tables import table
 
 import triage
@@ -43,6 +43,7 @@ from triage.testing.adapter_contract import Fails, Rule, Script, asks
 from triage.testing.adapter_contract import call as wanted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
+anyio_backend = on_both_backends()
 
 PLACES = ("same", "other", "next", "process")
 """Where the call would be made again: in its attempt, with other arguments there, in the next attempt, and

@@ -40,11 +40,6 @@ from triage.testing.adapter_contract import (
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Scripted(BaseLlm):
     """A model of ADK's that answers as a world says."""
 

@@ -12,11 +12,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 CHARGE = asks(call("charge", cents=300))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def script(way: Way) -> Script:
     """A card is charged, and then the price is told: wrong in the second request, where it is asked for."""
     rules = (Rule(way.right, "receipt 5"), Rule(CHARGE))

@@ -27,11 +27,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 CHARGE = asks(call("charge", cents=300))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def played(
     script: Script, run: Callable[[World, Wire], Any]
 ) -> tuple[list[Sent], Any, list[str]]:

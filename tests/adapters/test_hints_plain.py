@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
+from support import on_both_backends
 
 import triage
 from triage import Agent, ErrorInfo, FailureType, Limits, Step, Trajectory, TriageError
 from triage.classifiers import RulesClassifier
 from triage.core import ActionChosen, AttemptFailed, WatchNoticed
-from triage.core.capture import capture
 from triage.testing import VirtualTime
 from triage.testing.adapter_contract import (
     HANGS,
@@ -28,14 +27,17 @@ from triage.testing.adapter_contract import (
     says,
 )
 
-LEFT_BEHIND = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-pytestmark = [pytest.mark.anyio, LEFT_BEHIND]
-
-# The first exception that is read looks where packages are installed, which no test's loop may do.
-capture(triage.UsageError())
+pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 
 EVERY = [pytest.param(bench, bench.backends[0], id=bench.name) for bench in benches_in("benches")]
-on_every_bench = pytest.mark.parametrize(("bench", "anyio_backend"), EVERY)
+
+
+def on_every_bench(test: Any) -> Any:
+    return pytest.mark.usefixtures("theirs_may_block")(
+        pytest.mark.parametrize(("bench", "anyio_backend"), EVERY)(test)
+    )
+
 
 OURS = {
     "a request": r"\{\\?[\"']role\\?[\"']|\{\\?[\"']content\\?[\"']",
@@ -114,10 +116,7 @@ LOOPS = {
 
 
 @on_every_bench
-async def test_a_loop_is_told_as_what_the_model_did(
-    bench: Bench, never_blocked: BlockBuster
-) -> None:
-    never_blocked.deactivate()
+async def test_a_loop_is_told_as_what_the_model_did(bench: Bench) -> None:
     called = {"an unknown tool": "lookup", "arguments that do not fit": "charge"}
     for name, script in LOOPS.items():
         done = await play(bench, script)
@@ -134,10 +133,7 @@ async def test_a_loop_is_told_as_what_the_model_did(
 
 
 @on_every_bench
-async def test_whatever_a_run_fails_of_nothing_of_ours_is_told(
-    bench: Bench, never_blocked: BlockBuster
-) -> None:
-    never_blocked.deactivate()
+async def test_whatever_a_run_fails_of_nothing_of_ours_is_told(bench: Bench) -> None:
     rules = (Rule(says("done"), "found 17"), Rule(asks(call("search", query="x"))))
     for failure_type in FailureType:
         refusals = iter([triage.hint(ValueError("refused"), failure_type=failure_type)] * 3)
@@ -150,10 +146,7 @@ async def test_whatever_a_run_fails_of_nothing_of_ours_is_told(
 
 
 @on_every_bench
-async def test_a_call_that_took_too_long_is_told_as_such(
-    bench: Bench, never_blocked: BlockBuster
-) -> None:
-    never_blocked.deactivate()
+async def test_a_call_that_took_too_long_is_told_as_such(bench: Bench) -> None:
     script = Script(
         (Rule(says("done"), "failed with"), Rule(asks(call("search", query="x")))),
         tools={"search": (HANGS,)},

@@ -8,31 +8,10 @@ from collections.abc import Iterator
 import pytest
 from blockbuster import BlockBuster
 
-from .undeclared_agents import (
-    ASKS,
-    FAILURES,
-    RECOVERED,
-    TELLS,
-    WAYS,
-    Way,
-    outcome,
-    row_of,
-    shown,
-)
+from .undeclared_agents import ASKS, FAILURES, RECOVERED, TELLS, WAYS, Way, outcome, row_of, shown
 
-pytestmark = [
-    pytest.mark.anyio,
-    # OpenAI's client stops at the last piece, and leaves its stream to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    # Google's makes a class of aiohttp's session.
-    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.anyio]
 PAID = "tool fails after a payment"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ import aiohttp
 import anyio
 import httpx
 import pytest
-from blockbuster import BlockBuster
 from llm_server import Handler, Reply, Request, Server, cut_off, fails, serving
 from recorded_clients import Twice
 from support import always
@@ -26,22 +25,11 @@ from triage.adapters.calls import UnfinishedStream
 from triage.core import CallStarted, StepRecorded
 from triage.testing import VirtualTime
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "héllo"}]}
 LENGTH = str(len(json.dumps(BODY)))
 WORDS = ("Hel", "lo ", "thére")
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """What aiohttp runs on."""
-    return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def _theirs(never_blocked: BlockBuster) -> None:
-    never_blocked.deactivate()
 
 
 def _chunk(text: str, ended: str | None = None) -> bytes:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import anyio
 import anyio.to_thread
 import pytest
-from blockbuster import BlockBuster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm_server import cut_off, fails, serving
@@ -32,18 +31,7 @@ from triage.testing.adapter_contract import asks as asks_for
 from .hosted_models import WAYS, Said, Tool, stream
 from .own_loops import CLIENTS, PARAMETERS, own_loop
 
-pytestmark = [
-    # OpenAI's client stops at the last piece, and leaves its stream to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    # Google's makes a class of aiohttp's session.
-    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _theirs(never_blocked: BlockBuster) -> None:
-    """Clients look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
+pytestmark = [pytest.mark.usefixtures("theirs_may_block")]
 
 
 # What is sent ---------------------------------------------------------------------------------------

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
-import anyio.from_thread
 import openai
 import pytest
-from blockbuster import BlockBuster
+from support import on_both_backends
 from tables import covering, table
 
 from triage import Agent, FailurePolicy, Step, TriageEscalationError
@@ -36,22 +32,11 @@ from triage.testing.adapter_contract import (
     says,
 )
 
-from .own_loops import BOTH, CLIENTS, Called
+from .own_loops import BOTH, CLIENTS, Called, by_table, own_loop
 
-pytestmark = [
-    pytest.mark.anyio,
-    # OpenAI's client stops at the last piece, and leaves its stream to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    # Google's makes a class of aiohttp's session.
-    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
+anyio_backend = on_both_backends()
 DONE = '{"answer": "done"}'
-
-
-@pytest.fixture(autouse=True)
-def _theirs(never_blocked: BlockBuster) -> None:
-    """Clients look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 class Case(NamedTuple):
@@ -93,10 +78,6 @@ CASES = {
 # Ways in which people write the body of the loop ----------------------------------------------------
 
 
-def by_table(tools: dict[str, Any], one: Called) -> Any:
-    return tools[one.name](**one.arguments)
-
-
 def by_field(tools: dict[str, Any], one: Called) -> Any:
     field = {"search": "query", "charge": "cents"}
     return tools[one.name](one.arguments[field[one.name]])
@@ -120,31 +101,6 @@ class Desk:
 
 
 WAYS = (by_table, by_field, by_branches, by_attribute)
-
-
-def own_loop(ask: Any, talk: Any, tools: dict[str, Any], way: Callable[..., Any]) -> Any:
-    async def agent(task: str) -> str:
-        said = talk(task)
-        for _ in range(10):
-            calls = said.take(await ask(said.messages))
-            if not calls:
-                return str(json.loads(said.text)["answer"])
-            said.give([(one, await way(tools, one)) for one in calls])
-        raise RuntimeError("no answer after 10 turns")
-
-    def agent_sync(task: str) -> str:
-        said = talk(task)
-        for _ in range(10):
-            calls = said.take(ask(said.messages))
-            if not calls:
-                return str(json.loads(said.text)["answer"])
-            done = [
-                (one, anyio.from_thread.run(functools.partial(way, tools, one))) for one in calls
-            ]
-            said.give(done)
-        raise RuntimeError("no answer after 10 turns")
-
-    return agent if inspect.iscoroutinefunction(ask) else agent_sync
 
 
 ROWS = covering(
@@ -172,8 +128,12 @@ async def test_the_answer_is_the_cause_of_what_an_own_loop_raises(
     assert not failed, "\n".join(failed)
 
 
+def answer_in(text: str) -> str:
+    return str(json.loads(text)["answer"])
+
+
 async def check(client: str, name: str, way: Callable[..., Any], *, stream: bool) -> None:
-    case, about = CASES[name], CLIENTS[client]
+    case = CASES[name]
     tool = "charge" if case.charges else "search"
     wanted = asks(call("charge", cents=300)) if case.charges else asks(call("search", query="x"))
     result = "receipt 5" if case.charges else "found 17"
@@ -182,14 +142,10 @@ async def check(client: str, name: str, way: Callable[..., Any], *, stream: bool
     tools["search"] = stripped(tools["search"])
     tools["charge"] = world.tools()[1]
     events: list[Event] = []
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(provider(world))
-        opened = about.open(url, stream=stream)
-        if hasattr(opened, "__aenter__"):
-            ask = await stack.enter_async_context(opened)
-        else:
-            ask = stack.enter_context(opened)
-        loop = own_loop(ask, about.talk, tools, way)
+    async with (
+        provider(world) as url,
+        own_loop(client, url, tools, stream=stream, read=answer_in, call=way) as loop,
+    ):
         agent = Agent(loop, observers=[events.append], environment=VirtualTime())
         try:
             given: Any = await agent.run("Look.")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from benches import Texts
-from blockbuster import BlockBuster
 from tables import covering
 
 from triage import Agent, Durability, TriageSuspendedError
@@ -31,19 +30,7 @@ from triage.testing.faults import Answer, status_error
 
 from .own_loops import BOTH, CLIENTS, own_loop
 
-pytestmark = [
-    pytest.mark.anyio,
-    # OpenAI's client stops at the last piece, and leaves its stream to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    # Google's makes a class of aiohttp's session.
-    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _theirs(never_blocked: BlockBuster) -> None:
-    """Clients look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
 class OwnLoop(Texts):

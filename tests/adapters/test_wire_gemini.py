@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
-from blockbuster import BlockBuster
 from google import genai
 from google.genai import types
 from llm_server import Handler, Request, Server, serving
@@ -21,22 +20,7 @@ import triage
 from triage import Abort, Agent, Step
 from triage.adapters.calls import UnfinishedStream
 
-pytestmark = [
-    pytest.mark.anyio,
-    # Google's makes a class of aiohttp's session.
-    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
-]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """What google's client runs on."""
-    return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def _theirs(never_blocked: BlockBuster) -> None:
-    never_blocked.deactivate()
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
 def _piece(*parts: Any, ended: str | None = None, index: int = 0, **more: Any) -> dict[str, Any]:
@@ -109,10 +93,7 @@ BODIES = {
             _piece(_call("look", q="x"), ended="STOP", **_used(2)),
             _piece(_call("find", id=3), ended="STOP", **_used(4)),
         ],
-        calls=(
-            {"tool": "look", "arguments": {"q": "x"}},
-            {"tool": "find", "arguments": {"id": 3}},
-        ),
+        calls=({"tool": "look", "arguments": {"q": "x"}}, {"tool": "find", "arguments": {"id": 3}}),
         tokens=4,
         whole=1,
     ),

@@ -27,11 +27,7 @@ from triage.testing import VirtualTime
 
 from .hosted_models import bedrock
 
-pytestmark = [
-    pytest.mark.usefixtures("theirs_may_block"),
-    # Of an answer that ends early aiohttp leaves the connection open.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.usefixtures("theirs_may_block")]
 
 assert triage.seam  # imported before anything is broken
 WIRE = "triage.adapters.wire"

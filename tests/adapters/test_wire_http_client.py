@@ -9,12 +9,14 @@ import httpx2
 import openai
 import pytest
 from blockbuster import BlockBuster
+from support import on_both_backends
 
 from triage import Agent, UsageError
 from triage.adapters.wire import recorded_client
 from triage.core import CallStarted, Event
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 SAID = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant"}}]}
 LIBRARIES = (httpx, httpx2)
 

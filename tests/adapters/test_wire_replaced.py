@@ -23,12 +23,6 @@ WANTED = {"run": HELLO, "models": 4, "asked": 2, "bare": HELLO, "later": 4}
 """Two questions, in a run of two attempts."""
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The programs run by themselves."""
-    return "asyncio"
-
-
 async def replaced(name: str, order: str, url: str, folder: Path) -> Any:
     """What came of the program in a process of its own, by client."""
     arguments = [sys.executable, replaced_clients.__file__, name, order, url, str(folder)]

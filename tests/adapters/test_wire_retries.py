@@ -24,21 +24,11 @@ from triage.core import CallStarted, StepRecorded
 from triage.strategies import Limits
 from triage.testing import VirtualTime
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.usefixtures("theirs_may_block"),
-    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 MESSAGES: list[Any] = [{"role": "user", "content": "hello"}]
 RETRIES = 2
 """That each client makes by itself."""
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """What some of the clients run on."""
-    return "asyncio"
 
 
 @pytest.fixture(autouse=True)

@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import aiohttp
-import anyio.to_thread
-import httpx
-import httpx2
 import pytest
 from google import genai
 from google.genai import types
 from llm_server import Handler, Request, Server, fails, says, serving
 from tables import table
-from yarl import URL
 
 from triage import Agent, FailurePolicy, TriageEscalationError
 from triage.core import StepRecorded
 from triage.strategies import switch_model
 from triage.testing import VirtualTime
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.usefixtures("theirs_may_block"),
-    pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning"),
-]
+from .posts import POSTS, Post, by_httpx
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 MESSAGES: list[Any] = [{"role": "user", "content": "go"}]
 CONTENTS: list[Any] = [{"role": "user", "parts": [{"text": "go"}]}]
@@ -62,36 +55,6 @@ NAMED: dict[str, tuple[str, dict[str, Any], str]] = {
 """A path and a body of each provider, and the path that names the other model."""
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """What aiohttp runs on."""
-    return "asyncio"
-
-
-Post = Callable[[str, dict[str, Any]], Awaitable[None]]
-
-
-async def by_httpx(url: str, body: dict[str, Any]) -> None:
-    async with httpx.AsyncClient() as client:
-        (await client.post(url, json=body)).raise_for_status()
-
-
-async def by_httpx2_sync(url: str, body: dict[str, Any]) -> None:
-    def post() -> None:
-        with httpx2.Client() as client:
-            client.post(url, json=body).raise_for_status()
-
-    await anyio.to_thread.run_sync(post)
-
-
-async def by_aiohttp(url: str, body: dict[str, Any]) -> None:
-    async with (
-        aiohttp.ClientSession(raise_for_status=True) as session,
-        session.post(URL(url, encoded=True), json=body) as answer,
-    ):
-        await answer.read()
-
-
 async def switched(server: Server, ask: Callable[[], Awaitable[Any]]) -> tuple[Request, list[Any]]:
     """The last request of a run that asks another model behind its first failure, and its steps' models."""
     models: list[Any] = []
@@ -111,11 +74,11 @@ async def switched(server: Server, ask: Callable[[], Awaitable[Any]]) -> tuple[R
 
 
 @table("name", NAMED)
-@table("post", [by_httpx, by_httpx2_sync, by_aiohttp])
+@table("post", POSTS)
 async def test_the_other_model_is_asked(name: str, post: Post) -> None:
     path, body, wanted = NAMED[name]
     with serving(fails(404, "no such model"), says("hello")) as server:
-        last, models = await switched(server, lambda: post(server.url + path, body))
+        last, models = await switched(server, lambda: post(server.url + path, body, {}))
     assert last.path == wanted
     assert last.body.get("model") == (OTHER if "model" in body else None)
     assert models[-1] == OTHER
@@ -140,11 +103,7 @@ async def test_a_signed_request_asks_the_model_it_was_signed_for() -> None:
     signed = {"authorization": "AWS4-HMAC-SHA256 Credential=a, Signature=b"}
 
     async def ask() -> None:
-        async with httpx.AsyncClient(headers=signed) as client:
-            answer = await client.post(
-                f"{server.url}/model/m/converse", json={"messages": MESSAGES}
-            )
-            answer.raise_for_status()
+        await by_httpx(f"{server.url}/model/m/converse", {"messages": MESSAGES}, signed)
 
     with serving(fails(404, "no such model")) as server:
         with pytest.raises(TriageEscalationError):

@@ -23,7 +23,7 @@ import httpx
 import openai
 import pytest
 from llm_server import says, serving
-from support import always
+from support import always, on_both_backends
 from tables import table
 
 import triage
@@ -32,6 +32,7 @@ from triage.core import StepRecorded, UsageError
 from triage.testing import VirtualTime
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
+anyio_backend = on_both_backends()
 
 Work = Callable[[], Any]
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "go"}]}

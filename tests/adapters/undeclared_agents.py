@@ -18,10 +18,9 @@ import openai
 import pydantic_ai
 from google.genai import types
 from langchain.agents import create_agent
+from langchain_agents import chat_model
 from langchain_core.tools import StructuredTool
-from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
-from pydantic import SecretStr
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -72,7 +71,7 @@ FAILURES = {
                 Rule(SEARCH, "search"),
                 Rule(asks(call("lookup", query="x"))),
             )
-        ),
+        )
     ),
     "wrong arguments": Failure(
         Script(
@@ -81,7 +80,7 @@ FAILURES = {
                 Rule(SEARCH, "query"),  # it is told the argument
                 Rule(asks(call("search", text="x"))),
             )
-        ),
+        )
     ),
     "answer cut in its JSON": Failure(
         Script((Rule(BOOKED, "JSON"), Rule(says('{"answer": "boo'), "table 17"), Rule(SEARCH)))
@@ -91,11 +90,10 @@ FAILURES = {
         Script(
             (Rule(BOOKED, "table 17"), Rule(SEARCH)),
             faults={at: Fails(503, "Overloaded") for at in (1, 2, 4)},
-        ),
+        )
     ),
     "tool fails after a payment": Failure(
-        Script((Rule(BOOKED, "sent to"), Rule(SEND, "receipt 5"), Rule(CHARGE))),
-        broken="send",
+        Script((Rule(BOOKED, "sent to"), Rule(SEND, "receipt 5"), Rule(CHARGE))), broken="send"
     ),
 }
 
@@ -182,19 +180,8 @@ FUNCTION = "Agent(f)"
 def _loop(client: str, *, stream: bool) -> Callable[[Tools, str], AsyncGenerator[Make]]:
     async def made(tools: Tools, url: str) -> AsyncGenerator[Make]:
         named = {tool.__name__: tool for tool in tools.asynchronous}
-        async with own_loop(client, url, named, stream=stream) as loop:
-            if hasattr(CLIENTS[client].open(url, stream=stream), "__aenter__"):
-
-                async def agent(task: str) -> str:
-                    return read(await loop(task))
-
-                yield functools.partial(Agent, agent)
-                return
-
-            def agent_sync(task: str) -> str:
-                return read(loop(task))
-
-            yield functools.partial(Agent, agent_sync)
+        async with own_loop(client, url, named, stream=stream, read=read) as loop:
+            yield functools.partial(Agent, loop)
 
     return made
 
@@ -245,15 +232,7 @@ async def _http() -> AsyncGenerator[tuple[httpx2.AsyncClient, httpx2.Client]]:
 
 
 def _graph(tools: list[Any], url: str, client: Any, sync: Any) -> Any:
-    model = ChatOpenAI(
-        model="m",
-        base_url=f"{url}/v1",
-        api_key=SecretStr("x"),
-        max_retries=0,
-        http_async_client=client,
-        http_client=sync,
-    )
-    return create_agent(model, tools)
+    return create_agent(chat_model(url, http_async_client=client, http_client=sync), tools)
 
 
 def _structured(tools: Tools) -> list[Any]:
