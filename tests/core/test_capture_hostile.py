@@ -96,7 +96,7 @@ class Waits:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
-    monkeypatch.setattr(sys.modules["triage.core.foreign"], "SECONDS", 0.05)
+    monkeypatch.setattr(sys.modules["triage.core.capture"], "READING_S", 0.05)
     found = Waits()
     yield found
     found.over.set()

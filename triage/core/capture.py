@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from . import foreign, taxonomy
 from .answers import NO_ANSWER, Answer, delay_of, header_delay, read_answer
+from .asking import TooSlow, ask_here
 from .errors import SEE, Hint, Mark, check_number, refuse
 from .failures import BUSY, ErrorInfo
 from .phases import caught_by_a_client, made_several_requests, phase_of
@@ -27,6 +28,8 @@ MAX_RELATED = 24
 """Maximum number of exceptions read through causes, contexts and groups."""
 MAX_CHAIN = 12
 """Maximum depth of that tree."""
+READING_S = 0.5
+"""Seconds that foreign code has to be read in."""
 _SLOW_S = 60.0
 """Seconds for which exceptions of a class that was too slow to read are not read in full."""
 _MOST_SLOW = 64
@@ -65,8 +68,8 @@ def capture(exc: BaseException, handled: BaseException | None = None) -> ErrorIn
     kind = type(exc)
     if _slow_until.get(id(kind), 0.0) <= time.monotonic():
         try:
-            return foreign.within(_Capture("guarded", handled).read, exc)
-        except foreign.TooSlowError:
+            return ask_here(_Capture("guarded", handled).read, exc, seconds=READING_S)
+        except TooSlow:
             # In a trusted class, the slow part was a value in this instance.
             if not foreign.trusted(kind):
                 if len(_slow_until) >= _MOST_SLOW:

@@ -2,7 +2,7 @@
 
 A property of an exception is arbitrary code, which may sleep or wait for a network. An exception whose
 reading would run code from neither the interpreter nor an installed package (`runs_foreign_code`) is
-read in a thread, with a short timeout (`within`).
+read by `capture` in a thread, within half a second.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import abc
 import math
 import os
 import sys
-import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import islice
-from queue import Empty, SimpleQueue
 from types import (
     BuiltinFunctionType,
     FrameType,
@@ -382,53 +380,3 @@ def note_on_table(error: BaseException) -> str | None:
             ):
                 return NAMES_THERE_ARE + ", ".join(list(table)[:_MOST_NAMES])
     return None
-
-
-# Running foreign code without blocking the event loop or waiting forever.
-
-
-SECONDS = 0.5
-"""Seconds to wait for a reader."""
-_MOST_RUNNING = 8
-"""Maximum threads that hang at once; no more foreign code runs until one returns."""
-
-_running: set[SimpleQueue[Any]] = set()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)  # a child has none of its parent's threads
-
-
-class TooSlowError(Exception):
-    """The call did not return in time, or too many earlier calls have not returned."""
-
-
-def within(function: Callable[..., T], *args: Any) -> T:
-    """Run a function in a thread; return its result or raise its error.
-
-    Raises TooSlowError after `SECONDS`, or if `_MOST_RUNNING` earlier calls have not returned yet.
-    """
-    reply: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-
-    def work() -> None:
-        outcome: tuple[T | None, BaseException | None]
-        try:
-            outcome = function(*args), None
-        except BaseException as error:
-            outcome = None, error
-        _running.discard(reply)
-        reply.put(outcome)
-
-    if len(_running) >= _MOST_RUNNING:
-        raise TooSlowError
-    _running.add(reply)
-    try:
-        threading.Thread(target=work, name="triage-reader", daemon=True).start()
-    except RuntimeError:  # the machine has no more threads, or the interpreter is ending
-        _running.discard(reply)
-        raise TooSlowError from None
-    try:
-        value, error = reply.get(timeout=SECONDS)
-    except Empty:
-        raise TooSlowError from None
-    if error is not None:
-        raise error
-    return cast("T", value)
