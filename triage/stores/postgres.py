@@ -20,7 +20,7 @@ from triage.core.errors import (
 )
 from triage.core.redaction import redact
 
-from .sql import ADD, CREATE, GO_ON, TURN, Driver, Transaction, Unkeepable, Values, check_version
+from .sql import ADD, CREATE, GO_ON, TURN, Driver, Transaction, Values, check_version
 from .writer import Lost, ThreadedStore
 
 _missing: ImportError | None = None
@@ -202,7 +202,7 @@ def _error_of(error: psycopg.Error, connection: psycopg.Connection[Any] | None) 
         if code.startswith(prefix):
             return kind(f"the database {meaning} ({text})")
     if isinstance(error, psycopg.DataError | psycopg.IntegrityError):
-        return Unkeepable(f"the database cannot keep it ({text})")
+        return StoreError(f"the database cannot keep it ({text})")
     for_good = _refused_for_good(error) if connection is None else None
     if for_good is not None:
         return StoreUnavailable(

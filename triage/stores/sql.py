@@ -125,10 +125,6 @@ _ALL = 2**62
 """A limit above any number of runs."""
 
 
-class Unkeepable(StoreError):
-    """The database refuses a value."""
-
-
 def check_version(place: str, version: int, known: int) -> None:
     """Raise StoreTooNew for tables of a newer release."""
     if version > known:
@@ -206,7 +202,9 @@ class Driver(ABC):
             with self._transaction("commit"):
                 for some in _rounds(left):
                     self._write(some, bodies)
-        except Unkeepable as error:
+        except StoreError as error:
+            if type(error) is not StoreError:  # the database failed, whatever it was to keep
+                raise
             if len(left) > 1:
                 for append in left:
                     self.commit([append])

@@ -27,7 +27,7 @@ from triage.core.errors import (
 )
 
 from .clock import Clock
-from .sql import ADD, CREATE, GO_ON, TURN, Driver, Transaction, Unkeepable, Values, check_version
+from .sql import ADD, CREATE, GO_ON, TURN, Driver, Transaction, Values, check_version
 from .writer import ThreadedStore
 
 
@@ -286,9 +286,9 @@ def _migrate(db: sqlite3.Connection, path: str) -> None:
 # A connection -------------------------------------------------------------------------------------
 
 _ERRORS: tuple[tuple[str, type[StoreError], str], ...] = (
-    ("SQLITE_CONSTRAINT", Unkeepable, "cannot keep it"),
-    ("SQLITE_TOOBIG", Unkeepable, "cannot keep it"),
-    ("SQLITE_MISMATCH", Unkeepable, "cannot keep it"),
+    ("SQLITE_CONSTRAINT", StoreError, "cannot keep it"),
+    ("SQLITE_TOOBIG", StoreError, "cannot keep it"),
+    ("SQLITE_MISMATCH", StoreError, "cannot keep it"),
     ("SQLITE_FULL", StoreFull, "has no room left; free some and go on"),
     ("SQLITE_READONLY", StoreReadOnly, "may not be written"),
     ("SQLITE_PERM", StoreReadOnly, "may not be written"),
