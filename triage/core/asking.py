@@ -13,10 +13,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
+
+T = TypeVar("T")
 
 # Threads of our own, since those of `anyio.to_thread` would keep the interpreter from ending while a
 # function hangs, and the user's tools and agents could occupy them. Idle threads are reused, because the
@@ -174,12 +176,12 @@ async def ask(
     return answer
 
 
-def ask_here(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
+def ask_here(function: Callable[..., T], *args: Any, seconds: float) -> T:
     """Call a sync function from a caller that blocks.
 
     Raises TooSlow after `seconds`; the function is then left to its thread.
     """
-    done: Future[Any] = Future()
+    done: Future[T] = Future()
 
     def call() -> None:
         try:
