@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -33,6 +34,7 @@ from triage import (
     rerun,
 )
 from triage.engine import GuardedCall
+from triage.stores import SQLiteStore
 
 pytestmark = pytest.mark.anyio
 
@@ -148,6 +150,61 @@ async def test_a_tool_that_took_its_idempotency_key_may_run_again() -> None:
 
     assert await Agent(works, **recovers(Retry())).run("t") == "x"
     assert keys[0] == keys[1]
+
+
+class Dead(BaseException):
+    """The process is gone."""
+
+
+@table("then", ["next attempt", "same attempt", "other process"])
+@table("words", ["first", "other"])
+async def test_the_idempotency_key_protects_an_equal_call_and_no_reworded_one(
+    tmp_path: Path, then: str, words: str
+) -> None:
+    paid: list[tuple[str, str]] = []
+    store = SQLiteStore(tmp_path / f"{then} {words}.db")
+
+    @triage.tool(effect="once")
+    async def charge(note: str) -> str:
+        paid.append((note, triage.current_call().idempotency_key))
+        if len(paid) == 1:
+            raise Dead if then == "other process" else LOST
+        return note
+
+    async def works(task: str, run: Run) -> str:
+        if then != "same attempt":
+            return await charge(words if paid else "first")
+        try:
+            return await charge("first")
+        except type(LOST):
+            return await charge(words)
+
+    agent = Agent(works, store=store, **recovers(Retry()))
+    begun = agent.run("t", run_id="r")
+    if then == "other process":
+        with pytest.raises(Dead):
+            await begun
+        begun = agent.recover("r")
+    if words == "first":
+        assert await begun == "first"
+        assert len(paid) == 2
+        assert paid[0] == paid[1]
+        await store.close()
+        return
+    caught = await question_of(begun)
+    assert "did charge with" in str(caught)
+    assert len(paid) == 1
+    resumed = agent.resume(caught.token, happened("receipt"))
+    if then == "same attempt":  # the next one makes the first call, which has its result by now
+        assert await resumed == "receipt"
+        assert len(paid) == 1
+        await store.close()
+        return
+    again = await question_of(resumed)
+    assert 'has completed in this run with {"note": "first"}' in str(again)
+    assert await agent.resume(again.token, triage.approve()) == "other"
+    assert [note for note, _ in paid] == ["first", "other"]
+    await store.close()
 
 
 async def test_a_timeout_of_an_unsafe_call_leaves_it_in_doubt() -> None:

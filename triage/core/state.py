@@ -103,6 +103,12 @@ class Call(Value, frozen=True):
     began: float = 0.0
     idempotency_key: str = ""
 
+    @property
+    def may_have_happened(self) -> bool:
+        """Whether it took effect, or may have: an unsafe call that took its key fails without a doubt."""
+        failed_with_key = self.outcome == "failed" and self.keyed
+        return failed_with_key or self.outcome in (None, "in_doubt", "done")
+
 
 class HandWritten(Value, frozen=True):
     """A step with an effect, recorded by hand and not undone. key: `step@` and its position."""
@@ -438,6 +444,7 @@ class RunState:
             done_at=event.seq if event.step is None else self.ledger.positions[event.step],
             undone=False,
             typed=event.typed,
+            keyed=call.keyed or event.keyed,
             answered=event.step is None and not self.inherits(event.seq),
             effect=event.effect or call.effect,
             ended=call.ended + 1,

@@ -256,8 +256,7 @@ def next_attempt(session: Session, following: Next) -> Run:
     )
     unmatched: dict[str, set[str]] = {}
     for call in state.calls.values():
-        unsettled = call.outcome in (None, "in_doubt", "done") and not call.undone
-        if call.effect in UNSAFE and unsettled:
+        if call.effect in UNSAFE and call.may_have_happened and not call.undone:
             unmatched.setdefault(call.tool, set()).add(call.key)
     replay = Replay(following.kind, kept, unmatched, reach(state, number, returns_to), begun)
     run = Run(session, number, guidance, replay, len(state.steps))

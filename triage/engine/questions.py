@@ -94,7 +94,10 @@ def question_about(
     if tool.nested and known is not None and _is_same_run(known):
         return None
     for call in earlier:
-        settled = call.outcome == "done" or (call.outcome is None and call.keyed)
+        # The call's idempotency key protects it when it is made again, and no call in other words.
+        protected = call.keyed and call.outcome != "in_doubt"
+        reworded = known is None and name_of_key(call.key) != name_of_key(key)
+        settled = call.outcome == "done" or (protected and (approved or not reworded))
         if not settled and not may_rerun and call.key not in state.approved:
             return doubt(call, state)
     if approved or replay.kind == "resume":  # a resumed attempt does other work
@@ -116,8 +119,8 @@ def question_about(
 def doubt_heard(key: str, tool: Tool, run: Recorder, heard: Sequence[str]) -> Question | None:
     """Return the question about an unsafe call that returned an error in this attempt; None without one.
 
-    heard: keys of such calls, which may have happened. The question is due before an equal call, and before
-    any other call of a tool with the effect `once`.
+    heard: keys of such calls, which may have happened. The question is due before an equal call, unless an
+    idempotency key protects that, and before any other call of a tool with the effect `once`.
     """
     if not heard or run.session.config.durability.on_in_doubt == "rerun":
         return None
@@ -125,8 +128,16 @@ def doubt_heard(key: str, tool: Tool, run: Recorder, heard: Sequence[str]) -> Qu
     for name in heard:
         call = state.calls[name]
         again = name_of_key(name) == name_of_key(key)
-        same = again or (call.tool == tool.name and tool.effect is Effect.ONCE)
-        if same and call.outcome == "in_doubt" and name not in state.approved:
+        reworded = not again and call.tool == tool.name and tool.effect is Effect.ONCE
+        in_doubt = call.outcome == "in_doubt" or (
+            call.may_have_happened and call.keyed and not again
+        )
+        if (
+            (again or reworded)
+            and in_doubt
+            and call.outcome != "done"
+            and name not in state.approved
+        ):
             return doubt(call, state)
     return None
 

@@ -443,7 +443,9 @@ class Game:
         self.gave_up = True
 
     def _check_doubt(self, pay: Pay) -> None:
-        if not pay.is_unsafe or (pay.keyed and not self.deaths and not self._beside()):
+        reworded = pay.varies or self.history.one_tool
+        protected = pay.keyed and not reworded
+        if not pay.is_unsafe or (protected and not self.deaths and not self._beside()):
             raise Broken(f"asked whether {pay} has happened")
         if not self.deaths and pay.outcome in ("paid", "refused") and not self._beside():
             raise Broken(f"asked whether {pay} has happened, which is known")
@@ -511,7 +513,8 @@ class Game:
                 check_attempts(events)
         for pay in self.history.pays:
             standing = len(self.world.standing(pay.name))
-            if (pay.is_unsafe or pay.keyed) and standing > self.most(pay.name):
+            bounded = pay.is_unsafe or (pay.keyed and not pay.varies)
+            if bounded and standing > self.most(pay.name):
                 raise Broken(f"{pay} stands {standing} times")
         for receipt, times in self.world.refunds.items():
             if times > 1 + self.deaths or len(self.world.keys[receipt]) > 1:

@@ -239,10 +239,8 @@ def one_in(count: int) -> st.SearchStrategy[bool]:
 
 
 def _sound(pay: Pay) -> Pay:
-    """A payment whose options go together: only unsafe calls are guarded or undone,
-    and a key means equal amounts."""
-    pay = pay if pay.is_unsafe else replace(pay, guard=None, undo=None)
-    return replace(pay, varies=False) if pay.keyed else pay
+    """A payment whose options go together: only unsafe calls are guarded or undone."""
+    return pay if pay.is_unsafe else replace(pay, guard=None, undo=None)
 
 
 class _Drawn:
