@@ -115,7 +115,7 @@ def inside_in_thread(released: threading.Event, effect: str) -> Function:
 
 
 KINDS = (in_loop, in_thread, in_sync_agent, beside_others, swallowing, inside, inside_in_thread)
-LIMITS = (Limits(seconds=2), Limits(attempt_seconds=1), Limits(stall_seconds=1))
+LIMITS = (Limits(seconds=4), Limits(attempt_seconds=2), Limits(stall_seconds=2))
 
 
 def store_in(kind: str, folder: Path) -> Store:
@@ -123,7 +123,7 @@ def store_in(kind: str, folder: Path) -> Store:
 
 
 async def asked(run: Callable[[], Awaitable[Any]]) -> TriageSuspendedError:
-    with anyio.fail_after(10), pytest.raises(TriageSuspendedError) as caught:
+    with anyio.fail_after(30), pytest.raises(TriageSuspendedError) as caught:
         await run()
     return caught.value
 

@@ -51,7 +51,7 @@ def test_whatever_is_cut_is_a_step_of_bounded_size(value: Any, said: str) -> Non
         else:
             assert str(len(whole)) in json.dumps(kept)
             assert len(json.dumps(kept)) < 2_000 * 12 + 300, name
-    assert triage.stores.loads(triage.stores.dumps(cut)) == cut
+    assert triage.core.loads(triage.core.dumps(cut)) == cut
 
 
 class Failing(Redactor):
