@@ -190,7 +190,7 @@ class House:
                 sum(m.shadows(self.modules) for m in modules),
                 0,
             ),
-            Bound("entries at the top", len(top), 15),
+            Bound("entries at the top", len(top), 14),
             Bound("private files at the top", len(private), 0),
             Bound("layers of the longest contract", _layers(self.root.parent), 12),
             Bound("files of the longest chain of imports", chain, 99, budget=True),

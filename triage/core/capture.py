@@ -43,7 +43,6 @@ _cause_of = BaseException.__dict__["__cause__"].__get__
 _context_of = BaseException.__dict__["__context__"].__get__
 _suppresses_context = BaseException.__dict__["__suppress_context__"].__get__
 _members_of = BaseExceptionGroup.__dict__["exceptions"].__get__
-_name_of = type.__dict__["__name__"].__get__
 _qualname_of = type.__dict__["__qualname__"].__get__
 _module_of = type.__dict__["__module__"].__get__
 
@@ -214,7 +213,7 @@ def _class_names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
     full: list[str] = []
     names: list[str] = []
     for cls in foreign.mro_of(kind)[:-1][:32]:
-        name = foreign.words(_name_of(cls)) or "Exception"
+        name = foreign.words(foreign.name_of(cls)) or "Exception"
         qualname = foreign.words(_qualname_of(cls)) or name
         try:
             module = foreign.words(_module_of(cls))

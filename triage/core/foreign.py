@@ -200,6 +200,7 @@ _IS_HEAP_TYPE = 1 << 9
 # The interpreter's own descriptors, which run no code of the object's class.
 mro_of = type.__dict__["__mro__"].__get__
 namespace_of = type.__dict__["__dict__"].__get__
+name_of = type.__dict__["__name__"].__get__
 attributes_of = BaseException.__dict__["__dict__"].__get__
 args_of = BaseException.__dict__["args"].__get__
 _traceback_of = BaseException.__dict__["__traceback__"].__get__

@@ -419,8 +419,9 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
     _failed(run, begun, outcome, info)
     if outcome == "failed" and begun.effect in UNSAFE:
         # Its tool took the idempotency key, which protects an equal call and no reworded one.
-        tally(run).not_begun(begun.key)
-        tally(run).hear(begun.key)
+        counted = tally(run)
+        counted.not_begun(begun.key)
+        counted.hear(begun.key)
     rerun = run.session.config.durability.on_in_doubt == "rerun"
     if outcome == "in_doubt" and not (rerun or run.over) and run.interrupt is None:
         stop_in_doubt(run, run.session.state.calls[begun.key], info)

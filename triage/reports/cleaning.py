@@ -11,7 +11,7 @@ import msgspec
 
 from triage.core.errors import leaves
 from triage.core.escaping import UNSEEN
-from triage.core.foreign import attr, is_a, plain, some, text_of
+from triage.core.foreign import attr, is_a, name_of, plain, some, text_of
 from triage.core.redaction import Redactor
 
 MAX_ITEMS = 60
@@ -38,7 +38,7 @@ def passes(error: BaseException) -> bool:
 
 def class_name(value: object) -> str:
     """Return the name of a value's class, bypassing its metaclass."""
-    return text_of(type.__dict__["__name__"].__get__(type(value)), 60)
+    return text_of(name_of(type(value)), 60)
 
 
 class Cleaner:
