@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
 from cyclopts import App, Parameter
 
 from triage.core.errors import UsageError
-from triage.core.quoting import one_line, span
+from triage.core.quoting import span
 
 from .options import AsJson, epilogue, load, run_with
-from .output import Listing, json_line, print_listing, table, write
+from .output import fields_of, json_line, write
+from .records import Column, Record
 
 if TYPE_CHECKING:
     from triage.adapters.fleet.engine import Place
@@ -24,18 +25,11 @@ else:  # these names are for annotations; fleets need an extra that may not be i
     Fleet = Place = object
 
 __all__ = [
-    "PLACE_TITLES",
-    "Fleet",
-    "FleetOption",
-    "FleetPlace",
-    "Place",
-    "app",
-    "fleet_of",
-    "place_json",
-    "place_row",
-    "places_of",
-    "worker_app",
-]
+    "PLACE_TITLES", "Fleet", "FleetOption", "FleetPlace", "Place", "app", "fleet_of", "place_columns",
+    "place_json", "place_row", "places_of", "worker_app",
+]  # fmt: skip
+
+T = TypeVar("T")
 
 VARIABLE = "TRIAGE_FLEET"
 FleetOption = Annotated[
@@ -54,9 +48,24 @@ exit codes:
   1    the database failed
   2    it was never begun: no such fleet, bad arguments
 """
-_TITLES = ("run", "queue", "state", "waited", "worker", "waits for")
-PLACE_TITLES = ("queue", "worker", "waited")
-"""The titles of the columns that `place_row` fills."""
+_PLACE = Record[Place](
+    columns=(
+        Column("run", lambda at: at.run_id, 128),
+        Column("queue", lambda at: at.queue, 60),
+        Column("state", lambda at: at.state, styles={"running": "cyan", "queued": "yellow"}),
+        Column("waited", lambda at: span(at.waited_s)),
+        Column("worker", lambda at: at.worker, 60),
+        Column(
+            "waits for",
+            lambda at: (
+                f"a worker of queue {at.queue}, version {at.version}"
+                if at.state == "queued"
+                else ""
+            ),
+        ),
+    ),
+    nothing="no run is queued or running",
+)
 
 app = App(
     name="fleet",
@@ -85,19 +94,35 @@ async def places_of(fleet: Fleet | None, run_ids: Sequence[str]) -> dict[str, Pl
             await fleet.engine.close()
 
 
+def place_columns(place: Callable[[T], Place | None]) -> tuple[Column[T], ...]:
+    """Return the columns that say where a run is in its fleet. place: of a value; None outside a fleet."""
+
+    def column(title: str, text: Callable[[Place], str | None]) -> Column[T]:
+        return Column(title, lambda value: None if (at := place(value)) is None else text(at), 60)
+
+    return (
+        column("queue", lambda at: at.queue),
+        column("worker", lambda at: at.worker),
+        column("waited", lambda at: span(at.waited_s)),
+    )
+
+
+PLACE_TITLES = ("queue", "worker", "waited")
+
+
 def place_row(place: Place | None) -> tuple[str, ...]:
-    """Return the columns of a table that say where a run is in its fleet."""
-    if place is None:
-        return ("-", "-", "-")
-    return one_line(place.queue or "-", 40), one_line(place.worker or "-", 60), span(place.waited_s)
+    """Return the cells of `place_columns`."""
+
+    def at(found: Place | None) -> Place | None:
+        return found
+
+    return tuple(column.cell(place) for column in place_columns(at))
 
 
 def place_json(place: Place | None) -> dict[str, Any]:
     """Return what the JSON of a run or incident says of the run's place in a fleet."""
-    if place is None:
-        return {}
-    shown = place._asdict()
-    return {name: shown[name] for name in ("engine", "queue", "worker", "waited_s")}
+    kept = ("engine", "queue", "worker", "waited_s")
+    return {} if place is None else {name: fields_of(place)[name] for name in kept}
 
 
 @app.command(help_epilogue=epilogue(_CODES, "fleet migrate orders:fleet"))
@@ -116,26 +141,9 @@ def show(fleet: FleetPlace, /, *, json: AsJson = False) -> None:
     found = fleet_of(fleet)
     places = run_with(found.places, found)
     if json:
-        write(json_line([place._asdict() for place in places]))
-        return
-    rows = [_row(place) for place in places]
-    lines = table(_TITLES, rows, styled="state", styles={"running": "cyan", "queued": "yellow"})
-    listing = Listing(lines, [], "" if places else "no run is queued or running")
-    print_listing(lambda: listing, watch=False)
-
-
-def _row(place: Place) -> tuple[str, ...]:
-    waits = "-"
-    if place.state == "queued":
-        waits = f"a worker of queue {place.queue}, version {place.version}"
-    return (
-        one_line(place.run_id, 128),
-        one_line(place.queue or "-", 60),
-        place.state,
-        span(place.waited_s),
-        one_line(place.worker or "-", 60),
-        waits,
-    )
+        write(json_line(places))
+    else:
+        _PLACE.print(lambda: places, as_json=False)
 
 
 # The worker ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.pager import Pager
@@ -209,20 +210,35 @@ def print_page(out: Console, lines: Sequence[Line]) -> None:
 
 
 def json_line(value: Any) -> str:
-    """A JSON value in one line, ASCII only, its texts redacted; null for a number that JSON has not."""
-    return json.dumps(_redacted(value), allow_nan=False)
+    """A value in one line of JSON, ASCII only, its texts redacted; null for a number that JSON has not.
+
+    A named tuple or struct is an object with all its fields.
+    """
+    return json.dumps(_json(value), allow_nan=False)
 
 
-def _redacted(value: Any) -> Any:
+def fields_of(record: Any) -> dict[str, Any]:
+    """Return all fields of a named tuple or struct by name."""
+    names = record.__struct_fields__ if isinstance(record, Struct) else record._fields
+    return {name: getattr(record, name) for name in names}
+
+
+def _json(value: Any) -> Any:
     match value:
         case str():
             return redact(value)
         case float() if not math.isfinite(value):
             return None
         case Mapping():
-            return {redact(str(name)): _redacted(item) for name, item in value.items()}
+            return {redact(str(name)): _json(item) for name, item in value.items()}
+        case Struct():
+            tag = value.__struct_config__
+            kind = {} if tag.tag_field is None else {tag.tag_field: tag.tag}
+            return _json(kind | fields_of(value))
+        case tuple() if hasattr(value, "_fields"):
+            return _json(fields_of(value))
         case list() | tuple():
-            return [_redacted(item) for item in value]
+            return [_json(item) for item in value]
         case _:
             return value
 
