@@ -111,7 +111,7 @@ fuzz: $(READY) ## every harness that draws what it plays, with new seeds: MINUTE
 	$(BIN)/python -m bench.fuzz --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
 
 crash: $(READY) ## runs killed at every point and recovered: KILLS=2000 (the long form: 10000) STORES="sqlite postgres"
-	$(BIN)/python tests/crash_matrix.py $(if $(STORES),--stores $(STORES)) --kills $(or $(KILLS),2000)
+	PYTHONPATH=tests $(BIN)/python -m engine.crash_matrix $(if $(STORES),--stores $(STORES)) --kills $(or $(KILLS),2000)
 
 attack: $(READY) ## flipped bits of a file, two processes that recover one run, words that soothe: FLIPS=2000 ROUNDS=200
 	$(BIN)/python -m bench.flips --flips $(or $(FLIPS),2000)

@@ -24,6 +24,7 @@ HERE = Path(__file__).parents[1]
 AT_A_TIME = 2
 SHOWN_LINES = 40
 """Last lines shown of the output of a round that failed."""
+PATHS = os.pathsep.join((str(HERE), str(HERE / "tests")))
 EXAMPLES = "10"
 """How many times the usual number of examples a property draws in a round."""
 
@@ -50,7 +51,7 @@ HARNESSES = (
     Harness("properties", 0.2, "-m pytest -m hypothesis --timeout 1800 --hypothesis-seed {seed}"),
     Harness("state machines", 0.2, "-m pytest -k machine --timeout 1800"),
     Harness("products", 0.1, "-m pytest -m products --timeout 1800"),
-    Harness("kills", 0.1, "tests/crash_matrix.py --seconds 60 --kills 10000 --seed {seed}"),
+    Harness("kills", 0.1, "-m engine.crash_matrix --seconds 60 --kills 10000 --seed {seed}"),
     Harness("two that recover", 0.04, "-m bench.races --rounds 20"),
     Harness("flipped bits", 0.04, "-m bench.flips --flips 300 --seed {seed}"),
     Harness("crowds", 0.02, "-m bench.soak --runs 2000 --rounds 2 --seed {seed}"),
@@ -74,7 +75,7 @@ def play(harness: Harness, *, seconds: float, seed: int) -> Played:
         done = subprocess.run(
             [sys.executable, *command],
             cwd=HERE,
-            env={**os.environ, "TRIAGE_EXAMPLES": EXAMPLES},
+            env={**os.environ, "TRIAGE_EXAMPLES": EXAMPLES, "PYTHONPATH": PATHS},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 from store_kinds import POSTGRES, Opened
-from store_runs import edit_sqlite
+from stores.store_runs import edit_sqlite
 
 from triage.cli import main
 from triage.core import AttemptStarted, Event, RunStarted

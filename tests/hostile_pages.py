@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hostile_texts import STEERING
+from core.hostile_texts import STEERING
 
 from triage import Diagnosis, ErrorInfo, FailureType, Retry, Step, Usage
 from triage.core import (

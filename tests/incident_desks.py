@@ -9,7 +9,7 @@ from typing import Any, Self
 import psycopg
 from psycopg import sql
 from store_kinds import POSTGRES, Opened
-from store_runs import edit_sqlite
+from stores.store_runs import edit_sqlite
 from support import FakeEnvironment
 
 from triage.incidents import Hooks, IncidentDesk, Message, Recovery

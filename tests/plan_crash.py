@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import anyio
 import psycopg  # noqa: F401 - so that no child has to import it
 import trio  # noqa: F401 - as above
-from crash_child import Deadly, Fuse, Outside, Place
-from durable_runs import check_journal, in_doubt
+from engine.crash_child import Deadly, Fuse, Outside, Place
+from engine.durable_runs import check_journal, in_doubt
 from plan_runs import ANSWER, BAD, FIND, READ, Approval, capabilities, plan, state_of, step
 from store_kinds import Opened
 

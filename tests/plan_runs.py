@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from durable_runs import Kept, World
+from engine.durable_runs import Kept, World
 from support import FakeEnvironment
 
 from triage.core import Event

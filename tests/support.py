@@ -1,15 +1,34 @@
-"""What the tests of the loop share: classifiers that always say the same, and an environment."""
+"""Classifiers, tools that count, an environment and second processes, for tests of several rooms."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Coroutine
+import os
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from triage import Diagnosis, FailurePolicy, FailureType, Retry, Trajectory
+import triage
+from triage import (
+    Agent,
+    Diagnosis,
+    FailurePolicy,
+    FailureType,
+    Retry,
+    Run,
+    Trajectory,
+    TriageEscalationError,
+    TriageSuspendedError,
+)
+from triage.stores import SQLiteStore
+
+PATHS = (str(Path(triage.__file__).parents[1]), str(Path(__file__).parent))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
+"""Of a process that runs a program of the tests."""
 
 
 class Says:
@@ -84,3 +103,77 @@ async def cancelled_once(begun: anyio.Event, work: Callable[[], Coroutine[Any, A
         group.start_soon(work)
         await begun.wait()
         group.cancel_scope.cancel()
+
+
+def program(module: str, *words: str) -> list[str]:
+    """The command of a program of the tests, to be started in ENVIRONMENT."""
+    return [sys.executable, "-m", module, *words]
+
+
+# Recorded calls -----------------------------------------------------------------------------------
+LOST = ConnectionResetError("reset by peer")
+
+
+class World:
+    """Counts what really happened, and makes tools of every effect that note it."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.raises: list[BaseException] = []
+
+    def tool(self, effect: str, **options: Any) -> Any:
+        @triage.tool(effect=effect, name=effect, **options)
+        async def act(what: str) -> str:
+            self.did.append(f"{effect}({what})")
+            if self.raises:
+                raise self.raises.pop(0)
+            return f"result of {what}"
+
+        return act
+
+
+def recovers(action: Any, critical_step: int | None = None, **options: Any) -> dict[str, Any]:
+    """The options of an agent that always answers a failure so."""
+    diagnosis = Diagnosis(FailureType.EXTERNAL_FAULT, critical_step=critical_step)
+    return {"policy": always(action), "classifier": Says(diagnosis), **options}
+
+
+async def fails_after(tools: list[Any], run: Run) -> list[str]:
+    results = [await tool("x") for tool in tools]
+    if run.attempt == 1:
+        raise ConnectionError("late")
+    return results
+
+
+class Killed(BaseException):
+    """Takes a process away in the middle of its run."""
+
+
+async def in_two_processes(function: Any, path: Path, **options: Any) -> Any:
+    """The result of a run whose first process goes away with `Killed`, and a second one recovers it."""
+    for process in ("first", "second"):
+        store = SQLiteStore(path / "runs.db")
+        agent: Agent[Any] = Agent(function, store=store, **options)
+        try:
+            if process == "first":
+                with pytest.raises(Killed):
+                    await agent.run("t", run_id="run")
+            else:
+                return await agent.recover("run")
+        finally:
+            await store.close()
+    raise AssertionError
+
+
+async def question_of(work: Awaitable[Any], match: str | None = None) -> TriageSuspendedError:
+    """The question that a run is suspended with."""
+    with pytest.raises(TriageSuspendedError, match=match) as caught:
+        await work
+    return caught.value
+
+
+async def escalation_of(work: Awaitable[Any], match: str | None = None) -> TriageEscalationError:
+    """The escalation that a run ends with."""
+    with pytest.raises(TriageEscalationError, match=match) as caught:
+        await work
+    return caught.value

@@ -17,7 +17,8 @@ import openai
 from google import genai
 from google.genai import types
 from openai.lib.streaming.chat import ChatCompletionStreamState
-from recorded_clients import ANSWERS
+
+from adapters.recorded_clients import ANSWERS
 
 assert ANSWERS  # its module has the clients read what machine they are on
 TURNS = 10

@@ -11,11 +11,11 @@ import openai
 import pydantic
 import pytest
 from llm_server import Handler, Reply, Request, serving
-from recorded_clients import ANSWERS, USER, Twice, anthropic_line, openai_line
 from support import always, on_both_backends
 from tables import table
 
 import triage
+from adapters.recorded_clients import ANSWERS, USER, Twice, anthropic_line, openai_line
 from triage import Agent, Replan, Retry, Run, UsageError
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.anthropic import run_tools as run_anthropic

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from langchain_agents import Scripted, calls_of, steps_of, turn_asking, wrapped
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -22,6 +21,7 @@ from langgraph.types import Command
 from tables import table
 
 import triage
+from adapters.langchain_agents import Scripted, calls_of, steps_of, turn_asking, wrapped
 from triage import Agent
 from triage.testing.adapter_contract import Fails, Rule, Script, World, says
 

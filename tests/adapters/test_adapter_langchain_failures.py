@@ -14,16 +14,6 @@ from langchain.agents.middleware import (
     ModelRetryMiddleware,
     ToolCallLimitMiddleware,
 )
-from langchain_agents import (
-    Log,
-    Refused,
-    Scripted,
-    chat_model,
-    steps_of,
-    tools_of,
-    turn_asking,
-    wrapped,
-)
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -33,6 +23,16 @@ from langgraph.types import RetryPolicy
 from tables import table
 
 import triage
+from adapters.langchain_agents import (
+    Log,
+    Refused,
+    Scripted,
+    chat_model,
+    steps_of,
+    tools_of,
+    turn_asking,
+    wrapped,
+)
 from triage import Escalate, FailureType, Retry, TriageEscalationError
 from triage.adapters import SoftFailure
 from triage.adapters.langchain import ANSWER

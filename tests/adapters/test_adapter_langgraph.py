@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import ToolRetryMiddleware
-from langchain_agents import Log, Scripted, chat_model, steps_of, tools_of
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -19,6 +18,7 @@ from support import always
 from tables import table
 
 import triage
+from adapters.langchain_agents import Log, Scripted, chat_model, steps_of, tools_of
 from triage import Agent, Escalate, Limits, Replan, Retry, Rollback, TriageEscalationError
 from triage.core import Event
 from triage.testing.adapter_contract import (

@@ -10,11 +10,11 @@ import pytest
 from benches import failures_of
 from benches.langgraph import BENCH, called
 from langchain.agents import create_agent
-from langchain_agents import chat_model
 from langchain_core.messages import AIMessage
 from langchain_core.tools import StructuredTool
 
 import triage
+from adapters.langchain_agents import chat_model
 from triage import Agent
 from triage.testing.adapter_contract import CAPABILITIES, World
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_agents import Log, Scripted, calls_of, steps_of, tools_of
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -19,6 +18,7 @@ from support import always
 from tables import table
 
 import triage
+from adapters.langchain_agents import Log, Scripted, calls_of, steps_of, tools_of
 from triage import Agent, Retry, TriageSuspendedError, approve, happened
 from triage.core import ApprovalAsked, Event, UsageError
 from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, check_wire, says

@@ -11,10 +11,10 @@ import agents
 import anyio
 import openai
 import pytest
-from sdk_agents import Desk, Refused, calls, model, over_http, says, steps_of, told
 from support import always
 
 import triage
+from adapters.sdk_agents import Desk, Refused, calls, model, over_http, says, steps_of, told
 from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError, UsageError
 from triage.core import AttemptFailed, CallStarted, Event, WatchNoticed
 from triage.testing.adapter_contract import (

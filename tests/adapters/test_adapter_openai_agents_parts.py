@@ -16,11 +16,11 @@ from agents.testing import ScriptedModel
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from openai.types.responses import ResponseCustomToolCall
 from pydantic import BaseModel
-from sdk_agents import Desk, Refused, calls, model, over_http, says, steps_of, told
 from support import always
 from tables import table
 
 import triage
+from adapters.sdk_agents import Desk, Refused, calls, model, over_http, says, steps_of, told
 from triage import Effect, Replan, TriageSuspendedError
 from triage.core import Event, RunFinished
 from triage.testing.adapter_contract import (

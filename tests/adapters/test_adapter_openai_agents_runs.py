@@ -13,10 +13,10 @@ import anyio
 import openai
 import pytest
 from pydantic import BaseModel
-from sdk_agents import Desk, Refused, calls, model, over_http, says, told
 from tables import table
 
 import triage
+from adapters.sdk_agents import Desk, Refused, calls, model, over_http, says, told
 from triage import (
     Escalate,
     FailurePolicy,

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_agents import Scripted, call, models_of, staged, tools_of
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import BinaryContent, ModelRetry, Tool, ToolReturn
 from pydantic_ai.exceptions import ModelHTTPError
@@ -19,6 +18,7 @@ from pydantic_ai.messages import (
 from support import always
 
 import triage
+from adapters.pydantic_agents import Scripted, call, models_of, staged, tools_of
 from triage import (
     Escalate,
     Retry,

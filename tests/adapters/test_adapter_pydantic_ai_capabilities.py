@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic_agents import Scripted, call, staged, steps_of
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering, HandleDeferredToolCalls
 from pydantic_ai.exceptions import CallDeferred, ModelHTTPError
@@ -15,6 +14,7 @@ from support import always
 from tables import table
 
 import triage
+from adapters.pydantic_agents import Scripted, call, staged, steps_of
 from triage import Replan, Retry, TriageSuspendedError, happened
 from triage.core import Event
 from triage.testing.adapter_contract import Rule, Script, asks, says

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_agents import Scripted, call, tools_of
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import Tool
 from pydantic_ai.capabilities import HandleDeferredToolCalls
@@ -16,6 +15,7 @@ from support import always
 from tables import table
 
 import triage
+from adapters.pydantic_agents import Scripted, call, tools_of
 from triage import (
     Agent,
     Retry,

@@ -9,7 +9,6 @@ from typing import Any
 import openai
 import pytest
 from pydantic import BaseModel
-from pydantic_agents import Scripted, call, staged, steps_of, tools_of
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import ModelRetry, Tool, UsageLimits
 from pydantic_ai.exceptions import (
@@ -34,6 +33,7 @@ from support import always
 from tables import table
 
 import triage
+from adapters.pydantic_agents import Scripted, call, staged, steps_of, tools_of
 from triage import Escalate, FailureType, Limits, Retry, TriageEscalationError
 from triage.core import Event
 from triage.strategies.layers import _said

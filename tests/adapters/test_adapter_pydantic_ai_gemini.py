@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from google.genai import Client
 from google.genai.types import HttpOptions
-from pydantic_agents import models_of, tools_of
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import Tool
 from pydantic_ai.models.google import GoogleModel
@@ -18,6 +17,7 @@ from support import always
 from tables import table
 
 import triage
+from adapters.pydantic_agents import models_of, tools_of
 from triage import Replan, Retry, TriageSuspendedError, approve, happened, reject
 from triage.core import ApprovalAsked, Event
 from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, provider, says

@@ -11,11 +11,11 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from own_framework import FORM, Framework, Poor, Theirs, recording, steps_of, three
 from support import always, on_both_backends
 from tables import table
 
 import triage
+from adapters.own_framework import FORM, Framework, Poor, Theirs, recording, steps_of, three
 from triage import FailurePolicy, Limits, Replan, Retry, Rollback, TriageEscalationError, Usage
 from triage.adapters import Seam, SoftFailure, Turn
 from triage.core import CallStarted

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from own_framework import Framework, Theirs, recording, steps_of
 from support import always, on_both_backends
 
 import triage
+from adapters.own_framework import Framework, Theirs, recording, steps_of
 from triage import Escalate, Replan, Retry, TriageEscalationError, TriageSuspendedError
 from triage.adapters import CallRefused, Form, Seam
 from triage.core import AttemptFailed, CallFinished, CallStarted, Step

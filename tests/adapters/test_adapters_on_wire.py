@@ -7,10 +7,10 @@ from itertools import product
 from typing import Any, ClassVar
 
 import pytest
-from own_framework import FORM, steps_of
 from tables import table
 
 import triage
+from adapters.own_framework import FORM, steps_of
 from triage import Replan
 from triage.adapters import Adapter, Seam
 from triage.adapters.base import ModelOptions

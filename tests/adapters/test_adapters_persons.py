@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from own_framework import Framework, recording, steps_of
 from support import always, on_both_backends
 
+from adapters.own_framework import Framework, recording, steps_of
 from triage import Retry, TriageSuspendedError, UsageError
 from triage.adapters import Said, Seam
 from triage.core import approve, edit, happened, reject

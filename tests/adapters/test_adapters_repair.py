@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from histories import CHAT, CONTENTS, ITEMS, MESSAGES, NAMED, TURNS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapters.histories import CHAT, CONTENTS, ITEMS, MESSAGES, NAMED, TURNS
 from triage.adapters import (
     hinted_anthropic,
     hinted_chat,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from own_framework import Framework, read, recording, steps_of, three
 from support import always, on_both_backends
 
 import triage
+from adapters.own_framework import Framework, read, recording, steps_of, three
 from triage import Checks, Limits, Retry
 from triage.adapters import Form, Seam, StreamLeft
 from triage.core import CallFinished, WatchNoticed

@@ -20,16 +20,16 @@ import pydantic_ai
 from agents.models.interface import Model, ModelProvider
 from benches import langgraph, openai_agents
 from benches import pydantic_ai as pydantic_ai_bench
-from langchain_agents import chat_model
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
-from own_framework import Framework, Theirs, recording, steps_of
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 import triage
+from adapters.langchain_agents import chat_model
+from adapters.own_framework import Framework, Theirs, recording, steps_of
 from triage import Escalate, FailurePolicy, Retry, TriageEscalationError
 from triage.adapters import NoSuchModel, Seam
 from triage.strategies import shrink_context, switch_model

@@ -8,9 +8,7 @@ from typing import Any
 import agents
 import pydantic_ai
 import pytest
-from framework_ways import Wire, wire
 from langchain.agents import create_agent
-from langchain_agents import chat_model
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
@@ -19,6 +17,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from tables import table
 
 import triage
+from adapters.framework_ways import Wire, wire
+from adapters.langchain_agents import chat_model
 from triage import Agent, Checks
 from triage.core import Event, fold
 from triage.testing.adapter_contract import Rule, Script, World, asks, call, loopback, says

@@ -18,7 +18,6 @@ import openai
 import pydantic_ai
 import pytest
 from langchain.agents import create_agent
-from langchain_agents import chat_model
 from langchain_core.tools import StructuredTool
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -26,6 +25,7 @@ from store_kinds import EXAMPLES
 from tables import covering
 
 import triage
+from adapters.langchain_agents import chat_model
 from triage import Agent, TriageEscalationError, current_run
 from triage.adapters import shrunk_chat
 from triage.adapters.anthropic import record as record_anthropic

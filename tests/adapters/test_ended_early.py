@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypedDict
 import agents
 import pytest
 from agents import RunErrorHandlerInput, RunErrorHandlerResult
-from langchain_agents import Scripted, tools_of, wrapped
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -17,10 +16,11 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 from openai.types.responses import ResponseOutputMessage, ResponseOutputRefusal
 from pydantic import BaseModel
-from sdk_agents import Desk, calls, says
 from tables import table
 
 import triage
+from adapters.langchain_agents import Scripted, tools_of, wrapped
+from adapters.sdk_agents import Desk, calls, says
 from triage import FailureType, Retry, TriageEscalationError, TriageSuspendedError
 from triage.adapters import SoftFailure
 from triage.core import Cause, Event

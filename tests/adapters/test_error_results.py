@@ -9,19 +9,18 @@ from functools import partial
 from typing import Any
 
 import pytest
-from calls import Killed
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent
-from pydantic_agents import Scripted, call, staged
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import ModelRetry, ToolFailed
 from pydantic_ai.exceptions import ModelHTTPError
-from support import RETRY, always, on_both_backends
+from support import RETRY, Killed, always, on_both_backends
 from tables import table
 
 import triage
+from adapters.pydantic_agents import Scripted, call, staged
 from triage import (
     Agent,
     Durability,

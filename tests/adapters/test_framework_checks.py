@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from framework_ways import TASK, WAYS, Way, wire
 from tables import table
 
+from adapters.framework_ways import TASK, WAYS, Way, wire
 from triage.testing.adapter_contract import Rule, Script, World, asks, call, loopback
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]

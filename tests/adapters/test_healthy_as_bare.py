@@ -8,7 +8,6 @@ from typing import Any
 import agents as sdk
 import pydantic_ai
 import pytest
-from framework_ways import TASK, WAYS, Sent, Way, Wire, chat_model, wire
 from langchain.agents import create_agent
 from langchain_core.tools import StructuredTool
 from pydantic import TypeAdapter
@@ -18,6 +17,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from tables import table
 
 import triage
+from adapters.framework_ways import TASK, WAYS, Sent, Way, Wire, chat_model, wire
 from triage import Agent
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai

@@ -11,8 +11,8 @@ from typing import Any
 
 import anyio
 import pytest
-from otlp_receiver import Receiver, receiving
 
+from adapters.otlp_receiver import Receiver, receiving
 from triage import Agent, UsageError
 from triage.adapters.otel import NotExported, export_run, read_tree
 from triage.adapters.recordings import read

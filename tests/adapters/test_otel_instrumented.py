@@ -14,12 +14,12 @@ import anyio.to_thread
 import pytest
 from agents.testing import ScriptedModel
 from langchain.agents import create_agent
-from langchain_agents import chat_model
 from langchain_core.tools import tool
-from otel_trees import Collector
-from sdk_agents import calls, says
 
 import triage
+from adapters.langchain_agents import chat_model
+from adapters.otel_trees import Collector
+from adapters.sdk_agents import calls, says
 from triage.testing.adapter_contract import Rule, Script, World, asks, call, loopback
 from triage.testing.adapter_contract import says as said
 

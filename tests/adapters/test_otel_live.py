@@ -19,7 +19,6 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
-from otel_trees import Collector
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -27,6 +26,7 @@ from pydantic_ai.models.instrumented import InstrumentationSettings
 from support import RETRY
 
 import triage
+from adapters.otel_trees import Collector
 from triage import Agent, Run, UsageError
 from triage.adapters import otel
 from triage.adapters.otel import Telemetry

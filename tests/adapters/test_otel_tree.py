@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from otel_trees import SCENARIOS, TRACES, Collector, drawn, traced_run
 
+from adapters.otel_trees import SCENARIOS, TRACES, Collector, drawn, traced_run
 from triage.adapters.otel import VERSIONS, LogData, SpanData, export, read_tree, tree_of
 from triage.adapters.otel.exporting import logs_request, trace_request
 from triage.core.errors import UsageError
@@ -114,7 +114,9 @@ async def test_live_and_afterwards_a_real_run_gives_the_tree_of_its_golden_file(
     spans, logs = await read_tree(traced.store, traced.run_id, content=True)
     await traced.store.close()
     golden = (TRACES / f"{name}.txt").read_text(encoding="utf-8")
-    assert drawn(spans, logs) == golden, "look at it, then: python tests/otel_trees.py"
+    assert drawn(spans, logs) == golden, (
+        "look at it, then: PYTHONPATH=tests python -m adapters.otel_trees"
+    )
     live, live_logs = traced.collector.told()
     # A fork is written by nobody's observer, and is another run than the one it came from.
     live = [span for span in live if name != "forked" or span.run_id == "fork"]

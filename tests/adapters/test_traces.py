@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import RETRY
 from tables import table
-from trace_forms import EXAMPLE, FORMS, TELLS_FAILURES, Told, attempts, export, span
 
+from adapters.trace_forms import EXAMPLE, FORMS, TELLS_FAILURES, Told, attempts, export, span
 from triage import Agent, RulesClassifier, Step, Trajectory
 from triage.adapters.recordings import Reading, read, stream
 from triage.core import dumps

@@ -15,8 +15,8 @@ from event_values import json_values
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tables import table
-from trace_forms import EXAMPLE, FORMS, Told, attempts
 
+from adapters.trace_forms import EXAMPLE, FORMS, Told, attempts
 from triage import RulesClassifier, UsageError
 from triage.adapters.recordings import FORMATS, error_of, read, tools_of
 

@@ -15,11 +15,11 @@ import anyio
 import httpx
 import pytest
 from llm_server import Handler, Reply, Request, Server, cut_off, fails, serving
-from recorded_clients import Twice
 from support import always
 from tables import table
 
 import triage
+from adapters.recorded_clients import Twice
 from triage import Agent, Step
 from triage.adapters.calls import UnfinishedStream
 from triage.core import CallStarted, StepRecorded

@@ -12,11 +12,11 @@ import pytest
 from google import genai
 from google.genai import types
 from llm_server import Handler, Request, Server, serving
-from recorded_clients import Twice
 from support import always
 from tables import table
 
 import triage
+from adapters.recorded_clients import Twice
 from triage import Abort, Agent, Step
 from triage.adapters.calls import UnfinishedStream
 

@@ -18,13 +18,13 @@ import openai
 import pydantic_ai
 from google.genai import types
 from langchain.agents import create_agent
-from langchain_agents import chat_model
 from langchain_core.tools import StructuredTool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 import triage
+from adapters.langchain_agents import chat_model
 from triage import Agent, TriageError, TriageEscalationError, TriageSuspendedError
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai

@@ -11,9 +11,9 @@ from typing import Any
 
 import anyio
 import pytest
+from engine.watched import ONCE_MORE, Watched, call, watched
 from msgspec.structs import replace
 from tables import table
-from watched import ONCE_MORE, Watched, call, watched
 
 from triage import Agent, Checks, Diagnosis, FailureType, RulesClassifier, Run, Step, diagnose
 from triage.classifiers import HybridClassifier, Watch

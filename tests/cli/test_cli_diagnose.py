@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapters.trace_forms import EXAMPLE, FORMS, attempts
 from cli_agents import KEY
 from event_values import json_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_forms import EXAMPLE, FORMS, attempts
 
 from triage import Diagnosis, FailureType
 from triage.classifiers import report_misclassification

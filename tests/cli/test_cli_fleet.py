@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 import pytest
-from fleets import database, dbos_fleet
+from fleet.fleets import database, dbos_fleet
 
 from triage import Agent
 from triage.cli import main

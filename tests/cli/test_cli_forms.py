@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_forms import FORMS, Call, Told
+from adapters.trace_forms import FORMS, Call, Told
 
 from triage.cli import main
 

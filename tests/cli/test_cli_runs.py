@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_runs import Office, runs_of_file, three_runs
 from runs_agents import ask, asking
-from store_runs import run_of
+from stores.store_runs import run_of
 
 from cli.test_cli_runs_going_on import program
 from triage import Step

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cli_incidents import Room, room_of_file
 from cli_runs import Office
-from hostile_texts import STEERING, steers, styled_by_us
+from core.hostile_texts import STEERING, steers, styled_by_us
 from rich.console import Console
 from support import FakeEnvironment
 from tables import covering

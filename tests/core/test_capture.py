@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from raised import APIError, response
 from tables import table
 
+from core.raised import APIError, response
 from triage.core import Cause, ErrorInfo, FailureType, Severity, hint, not_attempted
 from triage.core.capture import capture
 

@@ -8,9 +8,9 @@ from email.utils import format_datetime
 from types import SimpleNamespace
 
 import pytest
-from raised import APIError, after, response
 from tables import table
 
+from core.raised import APIError, after, response
 from triage.core.capture import capture
 
 

@@ -12,9 +12,9 @@ from unittest.mock import MagicMock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raised import APIError, response
 from tables import table
 
+from core.raised import APIError, response
 from triage import Abort, Agent, FailurePolicy, TriageAbortError
 from triage.core import hint
 from triage.core.capture import capture

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import psycopg
 import pytest
 from event_values import told
-from golden_runs import PLANNED, Trip, World
+from golden.runs import PLANNED, Trip, World
 from store_kinds import POSTGRES, Opened
 
 import triage

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from durable_runs import RUN, Kept, agent_of, check_journal
+from engine.durable_runs import RUN, Kept, agent_of, check_journal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_kinds import DURABLE, Opened

@@ -29,8 +29,12 @@ import requests
 import requests.adapters
 import tenacity
 import urllib3
-from calls import recovers
-from failing_servers import (
+from store_kinds import POSTGRES, missing
+from support import recovers
+from tables import table
+
+import triage
+from core.failing_servers import (
     CLOSE,
     HANG_UP,
     REFUSE,
@@ -41,13 +45,9 @@ from failing_servers import (
     full_port,
     untrusted_port,
 )
-from failing_servers import (
+from core.failing_servers import (
     http as answer,
 )
-from store_kinds import POSTGRES, missing
-from tables import table
-
-import triage
 from triage import Agent, Retry, TriageSuspendedError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]

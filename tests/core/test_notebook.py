@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hostile_texts import STEERING, steers
 from tables import table
 
+from core.hostile_texts import STEERING, steers
 from triage import Agent, Diagnosis, Escalate, FailurePolicy, FailureType, Step, TriageError
 from triage.core import Evidence, Trajectory
 from triage.core.state import RunState

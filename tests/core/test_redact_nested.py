@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ordinary_values import LATER, ORDINARY
 from tables import table
 
+from core.ordinary_values import LATER, ORDINARY
 from triage import diagnose
 from triage.core import Redactor, redact
 from triage.core.secret_shapes import HIDDEN

@@ -7,9 +7,9 @@ import random
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
-from ordinary_values import LATER, ORDINARY
 from tables import table
 
+from core.ordinary_values import LATER, ORDINARY
 from triage.core import Redactor, redact
 from triage.core.secret_shapes import HIDDEN
 

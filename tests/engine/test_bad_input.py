@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from calls import escalation_of, question_of
-from support import Says
+from support import Says, escalation_of, question_of
 
 import triage
 from triage import (

@@ -8,8 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import Killed, in_two_processes, recovers
-from support import in_turn
+from support import Killed, in_turn, in_two_processes, recovers
 from tables import table
 
 import triage

@@ -10,8 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from calls import LOST, World, escalation_of, question_of, recovers
-from support import always
+from support import LOST, World, always, escalation_of, question_of, recovers
 from tables import table
 
 import triage

@@ -12,13 +12,20 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from calls import question_of
-from durable_runs import PAYMENTS, RUN, Kept, brought_to_its_end, check_journal, payments, policy_of
 from store_kinds import Opened
-from support import Says
+from support import Says, question_of
 from tables import covering, table
 
 import triage
+from engine.durable_runs import (
+    PAYMENTS,
+    RUN,
+    Kept,
+    brought_to_its_end,
+    check_journal,
+    payments,
+    policy_of,
+)
 from triage import Agent
 from triage.core import Event, RunFinished, TriageSuspendedError
 from triage.stores import MemoryStore, Store

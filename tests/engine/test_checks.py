@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 
 import anyio
 import pytest
-from calls import escalation_of
 from pydantic import BaseModel, Field
-from support import always
+from support import always, escalation_of
 from tables import table
 from typing_extensions import TypedDict
 

@@ -8,8 +8,16 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from calls import Killed, World, escalation_of, in_two_processes, recovers
-from support import RETRY, FakeEnvironment, in_turn
+from support import (
+    RETRY,
+    FakeEnvironment,
+    Killed,
+    World,
+    escalation_of,
+    in_turn,
+    in_two_processes,
+    recovers,
+)
 
 import triage
 from triage import (

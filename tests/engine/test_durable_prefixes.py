@@ -8,8 +8,12 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from calls import question_of
-from durable_runs import (
+from store_kinds import Opened, opening
+from support import RETRY, Says, always, question_of
+from tables import covering
+
+import triage
+from engine.durable_runs import (
     PAID,
     PAYMENTS,
     RUN,
@@ -22,11 +26,6 @@ from durable_runs import (
     left_open,
     payments,
 )
-from store_kinds import Opened, opening
-from support import RETRY, Says, always
-from tables import covering
-
-import triage
 from triage import Agent, Rollback
 from triage.core import (
     ActionChosen,

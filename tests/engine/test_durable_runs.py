@@ -14,13 +14,12 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import escalation_of, question_of, recovers
-from durable_runs import RUN, Kept, agent_of, check_journal, payments
 from store_kinds import opening
-from support import RETRY, Says, always, cancelled_once
+from support import RETRY, Says, always, cancelled_once, escalation_of, question_of, recovers
 from tables import table
 
 import triage
+from engine.durable_runs import RUN, Kept, agent_of, check_journal, payments
 from triage import (
     Agent,
     Durability,

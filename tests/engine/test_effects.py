@@ -9,22 +9,21 @@ from typing import Any
 import agents as sdk
 import anyio
 import pytest
-from asked_models import HINT, Provider, answer, asking, user
-from calls import question_of
+from adapters.langchain_agents import Scripted as ScriptedChat
+from adapters.pydantic_agents import Scripted, call
+from adapters.sdk_agents import model as sdk_model
+from adapters.sdk_agents import says as sdk_says
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
-from langchain_agents import Scripted as ScriptedChat
 from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
-from pydantic_agents import Scripted, call
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext
-from sdk_agents import model as sdk_model
-from sdk_agents import says as sdk_says
-from support import FakeEnvironment, always
+from support import FakeEnvironment, always, question_of
 
 import triage
+from engine.asked_models import HINT, Provider, answer, asking, user
 from triage import Agent, Checks, Replan, Retry, TriageEscalationError, TriageSuspendedError, rerun
 from triage.adapters.openai import record, run_tools
 from triage.engine import Watching

@@ -8,11 +8,11 @@ from typing import Any
 
 import anyio
 import pytest
-from durable_runs import RUN, STEPS, Kept, agent_of, brought_to_its_end, payments
 from store_kinds import KINDS, Opened, opening
 from tables import table
 
 import triage
+from engine.durable_runs import RUN, STEPS, Kept, agent_of, brought_to_its_end, payments
 from triage import (
     Agent,
     Durability,

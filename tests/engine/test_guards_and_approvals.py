@@ -9,8 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import Killed, World, in_two_processes, question_of, recovers
-from support import FakeEnvironment, always
+from support import FakeEnvironment, Killed, World, always, in_two_processes, question_of, recovers
 from tables import table
 
 import triage

@@ -7,8 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from calls import escalation_of
-from support import RETRY, FakeEnvironment, Says, always
+from support import RETRY, FakeEnvironment, Says, always, escalation_of
 from tables import table
 
 import triage

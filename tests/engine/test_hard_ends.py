@@ -19,12 +19,11 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from calls import question_of
-from durable_runs import RUN, check_journal
 from store_kinds import POSTGRES, Opened
-from support import RETRY, Says, always
+from support import ENVIRONMENT, RETRY, Says, always, program, question_of
 
 import triage
+from engine.durable_runs import RUN, check_journal
 from triage import Agent, Checks, Retry, Run
 from triage.core import (
     AttemptFailed,
@@ -314,7 +313,6 @@ async def test_a_full_disk_stops_a_run_before_its_next_effect_and_room_lets_it_g
 
 
 # Kills, again and again; `make crash` does more ---------------------------------------------------
-MATRIX = Path(__file__).parents[1].joinpath("crash_matrix.py")
 
 
 @pytest.mark.parametrize(
@@ -329,10 +327,10 @@ def test_whatever_kills_a_run_it_is_brought_to_its_end(
 ) -> None:
     with Opened(store, tmp_path):  # skips, or fails, where it does not run
         pass
-    command = [sys.executable, str(MATRIX), "--stores", store, "--kinds", *kinds]
+    command = program("engine.crash_matrix", "--stores", store, "--kinds", *kinds)
     runs = 4 * len(kinds)
     command += ["--runs", str(runs)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["runs"] == runs

@@ -14,13 +14,13 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from durable_runs import PAYMENTS, RUN, Kept, payments
 from tables import table
-from watched import ONCE_MORE, call
 
 import triage
 import triage.engine.run
+from engine.durable_runs import PAYMENTS, RUN, Kept, payments
 from engine.test_cancellation import Stopwatch
+from engine.watched import ONCE_MORE, call
 from triage import (
     Agent,
     FailurePolicy,

@@ -9,8 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import recovers
-from support import in_turn
+from support import in_turn, recovers
 
 import triage
 from triage import Agent, Limits, Retry, Run

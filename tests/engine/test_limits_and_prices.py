@@ -10,14 +10,13 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import escalation_of
-from limit_scenarios import PRICED, SCENARIOS, Scenario, search
 from msgspec.structs import fields, replace
 from strategies.test_limits import limits_of
-from support import Says, always
+from support import Says, always, escalation_of
 from tables import table
 
 import triage
+from engine.limit_scenarios import PRICED, SCENARIOS, Scenario, search
 from triage import (
     Agent,
     FailurePolicy,

@@ -7,15 +7,15 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import escalation_of
+from adapters.recorded_clients import openai_line
 from classifiers.test_detectors import healthy
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_clients import openai_line
+from support import escalation_of
 from tables import table
-from watched import ONCE_MORE, Watched, call, count_calls, watched
 
 import triage
+from engine.watched import ONCE_MORE, Watched, call, count_calls, watched
 from triage import (
     Agent,
     Checks,

@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
-from calls import question_of, recovers
 from hypothesis import given
 from hypothesis import strategies as st
-from inner_runs import OUTER, Office, asks_once_more
 from store_kinds import Opened, opening
-from support import Says, always
+from support import Says, always, question_of, recovers
 from tables import table
 
 import triage
+from engine.inner_runs import OUTER, Office, asks_once_more
 from triage import (
     Abort,
     Agent,

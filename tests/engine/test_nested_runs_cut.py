@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_runs import check_journal
 from store_kinds import Opened
 from support import Says, always
 
 import triage
+from engine.durable_runs import check_journal
 from engine.test_cancellation import HOW, cancelled
 from triage import Agent, Retry, Run, Usage
 from triage.core import Event, TriageSuspendedError

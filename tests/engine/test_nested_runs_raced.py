@@ -10,12 +10,12 @@ from typing import Any
 
 import anyio
 import pytest
-from durable_runs import check_journal
 from store_kinds import Opened
 from support import Says, always
 from tables import table
 
 import triage
+from engine.durable_runs import check_journal
 from triage import Agent, Retry, Run, Suspend
 from triage.core import RunBusy, RunStarted, StaleWriter, TriageSuspendedError
 from triage.stores import Store

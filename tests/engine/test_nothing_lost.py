@@ -6,8 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from calls import escalation_of
-from support import FakeEnvironment, always
+from support import FakeEnvironment, always, escalation_of
 from tables import table
 
 import triage

@@ -8,12 +8,12 @@ from typing import Any
 
 import anyio
 import pytest
-from durable_runs import RUN
 from store_kinds import Opened, opening
 from support import Says, always
 from tables import table
 
 import triage
+from engine.durable_runs import RUN
 from triage import Agent, Retry, Suspend
 from triage.core import AlreadyResumed, RunStarted, TriageSuspendedError, UsageError
 from triage.stores import Store

@@ -10,12 +10,11 @@ from typing import Any
 
 import anyio
 import pytest
-from asked_models import HINT, KINDS, Ask, Provider, agent_of, answer, completion, said, user
-from calls import Killed, question_of
-from support import Says, always
+from support import Killed, Says, always, question_of
 from tables import table
 
 import triage
+from engine.asked_models import HINT, KINDS, Ask, Provider, agent_of, answer, completion, said, user
 from triage import (
     Agent,
     Diagnosis,

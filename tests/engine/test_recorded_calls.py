@@ -19,7 +19,10 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
-from calls import (
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter
+from support import (
     LOST,
     Killed,
     World,
@@ -29,9 +32,6 @@ from calls import (
     question_of,
     recovers,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import BaseModel, TypeAdapter
 from tables import table
 
 import triage

@@ -11,13 +11,12 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from calls import escalation_of, question_of
 from msgspec.structs import replace
-from recordings import Recording
-from support import RETRY, FakeEnvironment, Says, always, in_turn
+from support import RETRY, FakeEnvironment, Says, always, escalation_of, in_turn, question_of
 from tables import table
 
 import triage
+from engine.recordings import Recording
 from triage import (
     Abort,
     Agent,

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import question_of, recovers
-from support import Says, always, in_turn
+from support import Says, always, in_turn, question_of, recovers
 from tables import table
 
 import triage

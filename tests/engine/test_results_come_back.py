@@ -11,7 +11,6 @@ import attrs
 import msgspec
 import pytest
 import typing_extensions
-from calls import Killed, in_two_processes
 from pydantic import (
     AliasChoices,
     AliasPath,
@@ -25,6 +24,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as checked
+from support import Killed, in_two_processes
 from tables import table
 
 import triage

@@ -9,8 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import escalation_of, recovers
-from support import FakeEnvironment
+from support import FakeEnvironment, escalation_of, recovers
 from tables import table
 
 import triage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from recorded_clients import anthropic_line, openai_line
+from adapters.recorded_clients import anthropic_line, openai_line
 from support import always
 from tables import table
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import question_of
-from durable_runs import RUN, check_journal
 from store_kinds import Opened, opening
-from support import Says, always
+from support import Says, always, question_of
 
 import triage
+from engine.durable_runs import RUN, check_journal
 from triage import Agent, Durability, Resume, Retry, Rollback, Step, Suspend
 from triage.core import (
     AlreadyResumed,

@@ -11,8 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 import trio
-from calls import question_of
-from support import FakeEnvironment
+from support import FakeEnvironment, question_of
 from tables import table
 
 import triage

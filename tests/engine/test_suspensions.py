@@ -6,12 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import question_of
-from durable_runs import RUN
 from store_kinds import Opened, opening
-from support import FakeEnvironment, Says, always
+from support import FakeEnvironment, Says, always, question_of
 
 import triage
+from engine.durable_runs import RUN
 from triage import Agent, Limits, Replan, Retry, Suspend
 from triage.core import (
     AlreadyResumed,

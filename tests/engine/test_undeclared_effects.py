@@ -7,19 +7,19 @@ from typing import Any
 
 import agents
 import pytest
+from adapters.langchain_agents import Scripted as ScriptedChat
+from adapters.pydantic_agents import Scripted
+from adapters.pydantic_agents import call as pydantic_call
+from adapters.sdk_agents import calls as sdk_calls
+from adapters.sdk_agents import model as sdk_model
+from adapters.sdk_agents import says as sdk_says
 from langchain.agents import create_agent
-from langchain_agents import Scripted as ScriptedChat
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool as langchain_tool
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
-from pydantic_agents import Scripted
-from pydantic_agents import call as pydantic_call
 from pydantic_ai import Agent as PydanticAgent
-from sdk_agents import calls as sdk_calls
-from sdk_agents import model as sdk_model
-from sdk_agents import says as sdk_says
 from support import always
 from tables import table
 

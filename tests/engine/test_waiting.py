@@ -16,13 +16,13 @@ import httpx
 import httpx2
 import openai
 import pytest
-from asked_models import completion, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FakeEnvironment
 from tables import covering, table
 
 import triage
+from engine.asked_models import completion, user
 from triage import Agent, Checks, Escalate, FailurePolicy, Limits, Run, Step, TriageError
 from triage.adapters.openai import record
 from triage.engine import Compensator, Guard, GuardedCall

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from fleets import dbos_fleet, migrated
 
+from fleet.fleets import dbos_fleet, migrated
 from triage.adapters.fleet import Fleet
 
 

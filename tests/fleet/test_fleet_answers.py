@@ -17,13 +17,13 @@ from typing import Any
 
 import anyio
 import pytest
-from fleets import database
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from fleet.fleets import database
 from triage import approve
 from triage.adapters.dbos import Fleet
 from triage.cli import main

@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from fleets import check_transaction, dbos_fleet, idle
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import triage
+from fleet.fleets import check_transaction, dbos_fleet, idle
 from triage import Agent, Checks, Suspend, approve
 from triage.adapters.dbos import Fleet, Queue, Worker
 from triage.adapters.dbos.engine import url_of

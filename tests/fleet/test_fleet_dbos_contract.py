@@ -12,8 +12,8 @@ from typing import Any
 import dbos
 import psycopg
 import pytest
-from fleets import dbos_fleet, idle
 
+from fleet.fleets import dbos_fleet, idle
 from triage import Agent
 from triage.adapters.dbos import DBOSEngine, Fleet, Queue, Worker
 from triage.adapters.fleet import Job, Ticket

@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from fleets import check_transaction, database, dbos_fleet
 from psycopg.rows import dict_row
 
+from fleet.fleets import check_transaction, database, dbos_fleet
 from triage import Agent
 from triage.adapters.fleet import Fleet, Queue, Worker
 from triage.core import StoreUnavailable, UsageError

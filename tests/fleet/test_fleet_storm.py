@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleets import database
 from store_kinds import POSTGRES
 
 from bench.fleet.storm import Storm
+from fleet.fleets import database
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 240

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 from incident_desks import World
-from machines import play
+from stores.machines import play
 from tables import table
 
 from triage.incidents import (

@@ -9,8 +9,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 from incident_desks import DIED, Inbox, Restarts, World
-from lost_replies import lossy_desk
 from store_kinds import Opened
+from stores.lost_replies import lossy_desk
 
 from triage import Agent, UsageError
 from triage.core import Event, RunFinished, RunStarted

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_runs import begun, check_journal, left_open
+from engine.durable_runs import begun, check_journal, left_open
 from plan_runs import (
     ANSWER,
     BAD,

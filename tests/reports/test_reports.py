@@ -13,12 +13,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import trio
-from calls import escalation_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import astuple, replace
-from support import FakeEnvironment, always
+from support import FakeEnvironment, always, escalation_of
 from tables import table
 
 from triage import (

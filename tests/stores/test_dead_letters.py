@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from pathlib import Path
 
 import anyio
-from dead_letters import CALLS, SHAPES
 from store_kinds import DURABLE, Opened, opening
+from support import ENVIRONMENT, program
 
-PROGRAM = Path(__file__).parents[1] / "dead_letters.py"
+from stores.dead_letters import CALLS, SHAPES
 
 opened = opening(*DURABLE)
 
@@ -21,9 +19,11 @@ def test_only_a_run_that_stands_still_becomes_a_dead_letter(opened: Opened) -> N
     store = opened.new()
     anyio.run(store.open)
     anyio.run(store.close)
-    command = [sys.executable, str(PROGRAM), opened.kind, opened.name, *shapes]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    ended = dict(line.split(" | ", 1) for line in said.splitlines())
+    command = program("stores.dead_letters", opened.kind, opened.name, *shapes)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True, env=ENVIRONMENT
+    )
+    ended = dict(line.split(" | ", 1) for line in done.stdout.splitlines())
     expected: dict[str, str] = {}
     for shape in shapes:
         name = shape.replace(" ", "-")

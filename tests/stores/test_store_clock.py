@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +10,9 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from store_runs import add, created, edit_sqlite
+from support import ENVIRONMENT, program
 
+from stores.store_runs import add, created, edit_sqlite
 from triage.cli import main
 from triage.core import RunBusy, StoreCorrupt
 from triage.incidents import IncidentDesk, Watch
@@ -26,7 +26,6 @@ pytestmark = [
 HOUR = 3600.0
 LEASE = 30.0
 OVER = 1e-6
-CHILD = Path(__file__).parents[1] / "store_child.py"
 
 
 def jump(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -79,17 +78,8 @@ async def test_processes_whose_wall_clocks_differ_share_one_clock(
     await created(store, "lives", lease_s=LEASE)
     await created(store, "left", lease_s=OVER)
     before = await store.now()
-    command = [
-        sys.executable,
-        str(CHILD),
-        "take",
-        "sqlite",
-        str(path),
-        str(seconds),
-        "lives",
-        "left",
-    ]
-    said = await anyio.run_process(command)
+    words = ("take", "sqlite", str(path), str(seconds), "lives", "left")
+    said = await anyio.run_process(program("stores.store_child", *words), env=ENVIRONMENT)
     now, *claims = said.stdout.decode().split()
     assert claims == ["busy", "won"]
     assert before <= float(now) <= await store.now()

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 from store_kinds import DURABLE, opening
-from store_runs import created, started
 from support import RETRY
 
 import triage
+from stores.store_runs import created, started
 from triage import Agent, Durability, Step
 from triage.core.events import StepRecorded
 from triage.core.large_values import fitting, json_of

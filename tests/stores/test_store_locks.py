@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from store_runs import created
 
+from stores.store_runs import created
 from triage.core import StoreCorrupt
 from triage.stores import SQLiteStore
 

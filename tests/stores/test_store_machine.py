@@ -16,10 +16,10 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from machines import play_over
 from store_kinds import KINDS
 from tables import table
 
+from stores.machines import play_over
 from triage import Resume, Step
 from triage.core import (
     CallFinished,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -16,28 +14,24 @@ import anyio
 import pytest
 import trio
 from store_kinds import DURABLE, EXAMPLES, Opened, opening
-from store_runs import add, created, started
+from support import ENVIRONMENT, program
 
-import triage
+from stores.store_runs import add, created, started
 from triage.core import RunSuspended
 from triage.stores import SQLiteStore
-
-HERE = Path(__file__).parents[1]
-PATH = os.pathsep.join((str(Path(triage.__file__).parents[1]), str(HERE)))
-
 
 opened = opening(*DURABLE)
 
 
 def child(what: str, opened: Opened, *words: str) -> subprocess.Popen[str]:
     """Another process, which does something to the last store."""
-    command = [sys.executable, str(HERE / "store_child.py"), what, opened.kind, opened.name, *words]
+    command = program("stores.store_child", what, opened.kind, opened.name, *words)
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": PATH},
+        env=ENVIRONMENT,
     )
 
 

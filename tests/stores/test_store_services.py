@@ -12,11 +12,11 @@ from typing import Any
 import anyio
 import psycopg
 import pytest
-from lost_replies import Way
 from store_kinds import POSTGRES, Opened, opening
-from store_runs import add, created, steps
 from tables import table
 
+from stores.lost_replies import Way
+from stores.store_runs import add, created, steps
 from triage import UsageError
 from triage.core import StoreReadOnly, StoreTooNew, StoreUnavailable
 from triage.stores import PostgresStore

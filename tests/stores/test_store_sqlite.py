@@ -15,9 +15,9 @@ from typing import Any
 
 import anyio
 import pytest
-from store_runs import add, created, run_of, steps
 from tables import table
 
+from stores.store_runs import add, created, run_of, steps
 from triage import UsageError
 from triage.core import (
     RunStarted,

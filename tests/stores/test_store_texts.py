@@ -9,9 +9,9 @@ from typing import Any
 
 import anyio
 import pytest
-from store_runs import created
 from tables import table
 
+from stores.store_runs import created
 from triage import Agent, UsageError
 from triage.stores import MemoryStore, PostgresStore, SQLiteStore, open_store
 

@@ -7,8 +7,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 from store_kinds import DURABLE, Opened, opening
-from store_runs import created, started
 
+from stores.store_runs import created, started
 from triage import Step
 from triage.core.errors import StaleWriter
 from triage.core.events import Event, RunFinished, StepRecorded

@@ -7,7 +7,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -17,22 +16,18 @@ import anyio
 import anyio.to_thread
 import psycopg
 import pytest
-from durable_runs import check_journal
+from engine.durable_runs import check_journal
 from store_kinds import POSTGRES, Opened, opening
-from store_runs import created
-from store_worker import RUN, SHAPES, STOPPED_IN, worker
-from support import RETRY
+from support import ENVIRONMENT, RETRY, program
 from tables import covering
 
 import triage
+from stores.store_runs import created
+from stores.store_worker import RUN, SHAPES, STOPPED_IN, worker
 from triage import Agent, Step, TriageSuspendedError
 from triage.core import CallFinished, Event, StaleWriter, StepRecorded
 from triage.stores import PostgresStore, Store
 from triage.stores.base import Owned, renewed
-
-HERE = Path(__file__).parents[1]
-PATH = os.pathsep.join((str(Path(triage.__file__).parents[1]), str(HERE)))
-
 
 opened = opening("sqlite", "postgres")
 
@@ -43,11 +38,11 @@ class Stopped:
     def __init__(self, opened: Opened, where: str, effects: Path, backend: str, shape: str) -> None:
         words = (opened.kind, opened.name, where, str(effects), backend, shape)
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "store_worker.py"), *words],
+            program("stores.store_worker", *words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": PATH},
+            env=ENVIRONMENT,
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "here\n"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from threading import Barrier, Thread
 
-from strategy_contexts import answer, context, reason_of
 from support import FakeEnvironment
 
+from strategies.strategy_contexts import answer, context, reason_of
 from triage.core import Escalate, Retry
 from triage.strategies import CircuitBreaker, circuit_breaker
 

@@ -7,11 +7,11 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
-from strategy_contexts import answer, context, delay_of, reason_of
 from support import FakeEnvironment, Says, on_both_backends
 from tables import table
-from virtual import grown
 
+from strategies.strategy_contexts import answer, context, delay_of, reason_of
+from strategies.virtual import grown
 from triage import Agent, FailurePolicy, Severity, TriageEscalationError, UsageError, diagnose
 from triage.core import (
     Abort,

@@ -14,9 +14,9 @@ import pytest
 import trio
 from support import FakeEnvironment, on_both_backends
 from tables import table
-from virtual import VirtualEnvironment, grown, settle
 
 import triage
+from strategies.virtual import VirtualEnvironment, grown, settle
 from triage import UsageError
 from triage.strategies import Gate, RateGate
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import Killed
-from limit_scenarios import SCENARIOS
+from engine.limit_scenarios import SCENARIOS
+from support import Killed
 from tables import table
 
 import triage

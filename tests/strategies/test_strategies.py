@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategy_contexts import TIMED_OUT, answer, context, delay_of, reason_of
 from tables import table
 
+from strategies.strategy_contexts import TIMED_OUT, answer, context, delay_of, reason_of
 from triage.classifiers import diagnose
 from triage.core import (
     Action,

@@ -5,9 +5,9 @@ from inspect import isawaitable
 from typing import Any
 
 import pytest
-from strategy_contexts import WRONG_KEY, answer, context, reason_of
 from tables import table
 
+from strategies.strategy_contexts import WRONG_KEY, answer, context, reason_of
 from triage.core import (
     Abort,
     Action,

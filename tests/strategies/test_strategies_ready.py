@@ -10,13 +10,13 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from asked_models import completion, said, text_of, user
+from engine.asked_models import completion, said, text_of, user
 from msgspec.structs import replace
-from strategy_contexts import TIMED_OUT, WRONG_KEY, answer, context, reason_of
 from support import FakeEnvironment
 from tables import table
 
 import triage
+from strategies.strategy_contexts import TIMED_OUT, WRONG_KEY, answer, context, reason_of
 from triage import (
     Agent,
     Diagnosis,

@@ -11,7 +11,7 @@ import anyio
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # it has no stubs
-from fleets import dbos_fleet, migrated
+from fleet.fleets import dbos_fleet, migrated
 from playwright.sync_api import Browser, Page, Route
 
 from triage import Agent, TriageEscalationError

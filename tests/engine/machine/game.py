@@ -12,9 +12,9 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-from durable_runs import check_journal
 
 import triage
+from engine.durable_runs import check_journal
 from triage import (
     Escalate,
     Step,

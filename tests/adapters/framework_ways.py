@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import agents as sdk
 import anthropic
 import httpx2
-import langchain_agents
 import openai
 import pydantic_ai
 from langchain.agents import create_agent
@@ -26,6 +25,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 import triage
+from adapters import langchain_agents
 from triage import Agent
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai

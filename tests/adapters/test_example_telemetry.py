@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from otlp_receiver import receiving
 
+from adapters.otlp_receiver import receiving
 from bench import telemetry as bench
 from examples.telemetry import __main__ as example
 

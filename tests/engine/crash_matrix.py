@@ -1,6 +1,6 @@
 """Kills runs at every point and at random instants, has them recovered, and checks what is left.
 
-    python tests/crash_matrix.py [--stores sqlite postgres] [--kinds answering nested …]
+    PYTHONPATH=tests python -m engine.crash_matrix [--stores sqlite postgres] [--kinds answering nested …]
         [--kills 10000] [--runs 2000] [--seconds 600] [--seed 1] [--whole]
 
 A run is killed before or after a write of its store or an effect, or at any time; the process that
@@ -35,10 +35,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import crash_child
 import psycopg  # noqa: F401 - so that no child has to import it
 import trio  # noqa: F401 - as above
 from store_kinds import DURABLE, Opened
+
+from engine import crash_child
 
 ANY_TIME = -1
 """Instead of a point: some instant."""
@@ -97,7 +98,7 @@ class Matrix:
         wrong = ""
         if why:
             raised = why.splitlines()[-1]
-            kinds = {"crash_child.Lost": "lost", "crash_child.Repeated": "repeated"}
+            kinds = {"engine.crash_child.Lost": "lost", "engine.crash_child.Repeated": "repeated"}
             wrong = kinds.get(raised.partition(":")[0], "stuck")
         self.points = max([0, *map(int, place.noted("points"))])
         for module in place.noted("modules"):

@@ -1,4 +1,4 @@
-"""Write the golden files of this release: `python tests/golden_write.py`, once, before it is out.
+"""Write the golden files of a release, once, before it is out: `PYTHONPATH=tests python -m golden.write`.
 
 Everything comes from the code as it stands: agents and orchestrators run, fail, wait and die on a store
 of each kind, a desk looks at what they left, and the stores are copied. Needs Postgres with `pg_dump`.
@@ -24,10 +24,10 @@ from typing import Any
 
 import anyio
 import pytest
-from golden_runs import NOON, Clock, World
 from store_kinds import POSTGRES
 
 import triage
+from golden.runs import NOON, Clock, World
 from triage import TriageError, TriageSuspendedError
 from triage.core import RunFinished, dumps
 from triage.incidents import FileSink, Hooks, IncidentDesk, Recovery, Status, Watch
@@ -292,7 +292,7 @@ async def write_corrections(began: float) -> None:
     file.chmod(0o644)
 
 
-TARGET = Path(__file__).parent / "golden" / f"v{triage.__version__}"
+TARGET = Path(__file__).parent / f"v{triage.__version__}"
 
 if __name__ == "__main__":
     TARGET.mkdir()

@@ -1,4 +1,4 @@
-"""What other processes do to a store: `python store_child.py WHAT KIND NAME …`, one answer a line."""
+"""Use a store from another process: `python -m stores.store_child WHAT KIND NAME …`, one answer a line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 from store_kinds import Opened
-from store_runs import add, created, started, steps
 
+from stores.store_runs import add, created, started, steps
 from triage import Resume
 from triage.core import RunBusy, RunResumed, StaleWriter
 

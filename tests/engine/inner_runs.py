@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from calls import recovers
-from support import in_turn
+from support import in_turn, recovers
 
 import triage
 from triage import Agent, Run

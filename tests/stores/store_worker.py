@@ -1,4 +1,7 @@
-"""A worker that is stopped and goes on: `python store_worker.py KIND NAME WHERE FILE BACKEND SHAPE`."""
+"""A worker that is stopped and goes on.
+
+`python -m stores.store_worker KIND NAME WHERE FILE BACKEND SHAPE`.
+"""
 
 from __future__ import annotations
 

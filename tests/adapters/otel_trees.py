@@ -1,7 +1,7 @@
 """Runs whose traces are looked at: live and from the journal, and drawn as text for the golden files.
 
-`python tests/otel_trees.py` writes the files in `tests/traces` anew. Read what has changed: dashboards of
-users are built on these names.
+`PYTHONPATH=tests python -m adapters.otel_trees` writes the files in `tests/traces` anew. Read the
+difference: users build dashboards on these names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
-from golden_runs import Clock, World
+from golden.runs import Clock, World
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
@@ -31,7 +31,7 @@ from triage.core import TriageError, TriageSuspendedError
 from triage.engine import fork
 from triage.stores import MemoryStore, SQLiteStore, Store
 
-TRACES = Path(__file__).parent / "traces"
+TRACES = Path(__file__).parents[1] / "traces"
 
 
 class Collector:

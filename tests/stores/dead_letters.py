@@ -1,4 +1,4 @@
-"""Runs whose processes are killed again and again: `python dead_letters.py KIND NAME SHAPE …`.
+"""Runs whose processes are killed again and again: `python -m stores.dead_letters KIND NAME SHAPE …`.
 
 It prints a line for each answer. Each process is killed in the middle of a call. Where the run gets on,
 each of them ends one call more than the one before; where it does not, each is killed in the second call.

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from fleets import database
 
-ROOT = Path(__file__).parents[1]
+from fleet.fleets import database
+
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "fleet"
 SERVICES: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))[
     "services"

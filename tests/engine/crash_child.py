@@ -14,10 +14,18 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import anyio
-from durable_runs import PAYMENTS, agent_of, check_journal, failures, in_doubt, payments, truth
 from support import Says, always
 
 import triage
+from engine.durable_runs import (
+    PAYMENTS,
+    agent_of,
+    check_journal,
+    failures,
+    in_doubt,
+    payments,
+    truth,
+)
 from triage import Agent, Diagnosis, Durability, Escalate, FailureType, Retry, Rollback
 from triage.core import (
     AlreadyResumed,
