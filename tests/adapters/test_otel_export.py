@@ -1,10 +1,8 @@
-"""Runs of a store as OTLP: into a file, to a collector, and from the command line."""
+"""Runs of a store as OTLP: into a file, to a collector."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,12 @@ import anyio
 import pytest
 
 from adapters.otlp_receiver import Receiver, receiving
-from triage import Agent, UsageError
+from triage import Agent, FailurePolicy, Run, Step, UsageError
 from triage.adapters.otel import NotExported, export_run, read_tree
 from triage.adapters.recordings import read
-from triage.cli import main
 from triage.core import UnknownRun
 from triage.stores import MemoryStore, SQLiteStore
 
-ROOT = Path(__file__).parents[2]
 TAKES_A_PART = b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "too old"}}'
 
 
@@ -30,26 +26,15 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with agents, which is the current one, and a store of its own."""
-    shutil.copy(ROOT / "tests" / "cli_agents.py", tmp_path / "agents.py")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.delitem(sys.modules, "agents", raising=False)
-    monkeypatch.setenv("TRIAGE_STORE", "sqlite:///runs.db")
-    return tmp_path
-
-
-def triage(*arguments: str) -> int:
-    code = main(arguments)
-    sys.modules.pop("agents", None)
-    return code
-
-
 async def guide(task: str) -> str:
     return f"{task}: open from nine"
+
+
+async def failing_once(task: str, *, run: Run) -> str:
+    run.record_step(Step(tool_called="search", tool_input=task, tool_output="nine"))
+    if run.attempt == 1:
+        raise ConnectionError("no route")
+    return task
 
 
 async def kept() -> MemoryStore:
@@ -117,54 +102,36 @@ class TestACollector:
             anyio.run(read)
 
 
-class TestTheCommand:
-    @pytest.fixture(autouse=True)
-    def here(self, project: Path) -> None:
-        assert triage("run", "agents:book", "fly", "--run-id", "trip-1", "--quiet") == 0
+def test_a_run_is_written_to_a_file_that_can_be_diagnosed(tmp_path: Path) -> None:
+    target = tmp_path / "trace.jsonl"
 
-    def test_a_run_is_written_to_a_file_that_can_be_diagnosed(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert triage("export", "trip", "--otlp", "trace.jsonl", "--content") == 0
-        assert "run trip-1: 8 spans and 1 log event are exported" in capsys.readouterr().err
-        lines = [json.loads(line) for line in Path("trace.jsonl").read_text("utf-8").splitlines()]
-        assert [list(line) for line in lines] == [["resourceSpans"], ["resourceLogs"]]
-        (found, *_) = read("trace.jsonl").traces
-        steps = [step.tool_called for step in found.trajectory if step.tool_called]
-        assert steps[:2] == ["search", "charge"]
+    async def sent() -> tuple[int, int]:
+        agent = Agent(failing_once, FailurePolicy.recommended(), store=MemoryStore())
+        await agent.run("museum", run_id="r1")
+        return await export_run(agent.store, "r1", str(target), content=True)
 
-    def test_a_run_is_sent_to_a_collector_without_content(self, receiver: Receiver) -> None:
-        assert triage("export", "trip-1", "--otlp", receiver.url) == 0
-        assert receiver.names()[-1] == "invoke_agent book"
-        assert "Lisboa" not in repr(receiver.requests)
+    assert anyio.run(sent) == (6, 1)
+    lines = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
+    assert [list(line) for line in lines] == [["resourceSpans"], ["resourceLogs"]]
+    (found, *_) = read(target).traces
+    assert [step.tool_called for step in found.trajectory if step.tool_called][:1] == ["search"]
 
-    def test_names_of_an_older_version_of_the_conventions_can_be_had(
-        self, receiver: Receiver
-    ) -> None:
-        target = ("--otlp", receiver.url, "--conventions", "1.36")
-        assert triage("export", "trip-1", *target) == 0
-        assert "triage.evaluation.result" in repr(receiver.requests)
 
-    @pytest.mark.parametrize(
-        ("arguments", "said", "code"),
-        [
-            (("trip-2", "--otlp", "x.jsonl"), "knows no run 'trip-2'", 2),
-            (("trip-1",), "otlp", 2),
-            (("trip-1", "--otlp", "no/x.jsonl"), "there is no folder", 2),
-            (("trip-1", "--otlp", "s3://x"), "name a file, or a collector", 2),
-            (("trip-1", "--otlp", "x", "--conventions", "9"), "version must be one of", 2),
-            (("trip-1", "--otlp", "http://127.0.0.1:9"), "cannot be reached", 1),
-        ],
-    )
-    def test_what_cannot_be_done_is_said(
-        self,
-        arguments: tuple[str, ...],
-        said: str,
-        code: int,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        assert triage("export", *arguments) == code
-        assert said in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("target", "error", "said"),
+    [
+        ("no/x.jsonl", UsageError, "there is no folder"),
+        ("s3://x", UsageError, "name a file, or a collector"),
+        ("http://:4318", UsageError, "names no host"),
+        ("http://127.0.0.1:9", NotExported, "cannot be reached"),
+    ],
+)
+def test_a_bad_target_is_refused(target: str, error: type[Exception], said: str) -> None:
+    async def sent() -> None:
+        await export_run(await kept(), "r1", target)
+
+    with pytest.raises(error, match=said):
+        anyio.run(sent)
 
 
 def test_a_run_inside_another_is_exported_in_the_trace_of_the_outer_one(
@@ -193,11 +160,3 @@ def test_a_run_inside_another_is_exported_in_the_trace_of_the_outer_one(
         "execute_tool guide", "triage.attempt", "invoke_agent boss",
         "triage.attempt", "invoke_agent guide",
     ]  # fmt: skip
-
-
-def test_a_bad_target_is_a_usage_error() -> None:
-    async def sent() -> None:
-        await export_run(await kept(), "r1", "http://:4318")
-
-    with pytest.raises(UsageError, match="names no host"):
-        anyio.run(sent)

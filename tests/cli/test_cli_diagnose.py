@@ -1,4 +1,4 @@
-"""`triage diagnose`, `eval` and `corrections`: what they print, as text and as JSON, and how they end."""
+"""`triage diagnose`: what it prints, as text and as JSON, and how it ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from event_values import json_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triage import Diagnosis, FailureType
-from triage.classifiers import report_misclassification
 from triage.cli import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "events_v1.jsonl"
@@ -227,15 +225,14 @@ def test_what_a_recording_says_is_neither_markup_nor_a_secret_nor_a_control(
 @given(
     st.binary(max_size=60)
     | st.builds(lambda value: json.dumps(value).encode(), json_values | attempts),
-    st.sampled_from(["diagnose", "eval"]),
     st.sampled_from([[], ["--json"], ["--format", "steps"], ["--format", "openai"]]),
 )
 def test_no_file_ends_the_command_with_anything_but_an_exit_code(
-    tmp_path_factory: pytest.TempPathFactory, source: bytes, command: str, extra: list[str]
+    tmp_path_factory: pytest.TempPathFactory, source: bytes, extra: list[str]
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "file"
     path.write_bytes(source)
-    assert main([command, str(path), *extra]) in {0, 1}
+    assert main(["diagnose", str(path), *extra]) in {0, 1}
 
 
 def test_a_reader_that_has_enough_ends_it_without_a_complaint(here: Path) -> None:
@@ -249,128 +246,3 @@ def test_a_reader_that_has_enough_ends_it_without_a_complaint(here: Path) -> Non
         done.stdout.close()
         assert done.stderr.read() == b""
     assert done.returncode == 1
-
-
-@pytest.mark.usefixtures("here")
-class TestEval:
-    def test_figures_are_printed_beside_constant_answers(
-        self, here: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        lines = [
-            looping(label="loop_detected", where_label=1),
-            looping(label="slow", outcome="failure"),
-            looping(outcome="success"),
-            json.dumps({"steps": [], "label": "goal_drift"}),
-        ]
-        (here / "labelled.jsonl").write_text("\n".join(lines), encoding="utf-8")
-        assert main(["eval", "labelled.jsonl"]) == 0
-        out = capsys.readouterr().out
-        for words in (
-            "records                           4",
-            "accuracy                      0.500",
-            "macro-F1                      0.500",
-            "selective precision           1.000",
-            "calibration error (ECE)       0.030",
-            "0.9 to 1.0        1  0.970  1.000",
-            "false alarms (of 1 healthy)   1.000",
-            "critical step exact (of 1)    1.000",
-            "not scored: slow, no failure type      1",
-            "loop_detected        1         1     1      1.000   1.000  1.000",
-            "(majority)",
-        ):
-            assert " ".join(words.split()) in " ".join(out.split()), words
-        assert main(["eval", "labelled.jsonl", "--json", "--map", "slow=loop_detected"]) == 0
-        (told,) = objects(capsys.readouterr().out)
-        assert told["accuracy"] == pytest.approx(2 / 3)
-        assert told["confusion"]["goal_drift"] == {"unknown": 1}
-
-    @pytest.mark.parametrize("place", ["mine:Drifts", "mine:later", "mine:drifts"])
-    def test_any_classifier_is_scored(
-        self, place: str, here: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (here / "labelled.jsonl").write_text(looping(kind="goal_drift"), encoding="utf-8")
-        assert (
-            main(
-                ["eval", "labelled.jsonl", "--classifier", place, "--label-field", "kind", "--json"]
-            )
-            == 0
-        )
-        assert objects(capsys.readouterr().out)[0]["accuracy"] == 1.0
-
-    def test_what_was_not_read_and_what_the_classifier_failed_at_is_told_and_exits_with_1(
-        self, here: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (here / "labelled.jsonl").write_text(f"{looping(label='unknown')}\n7", encoding="utf-8")
-        assert main(["eval", "labelled.jsonl"]) == 1
-        assert "triage: labelled.jsonl: line 2: " in capsys.readouterr().err
-        (here / "junk.jsonl").write_text(looping(label="unknown", task="junk"), encoding="utf-8")
-        assert main(["eval", "junk.jsonl", "--classifier", "mine:drifts"]) == 1
-        assert "the classifier failed 1 times, first with TypeError" in capsys.readouterr().out
-
-    def test_in_a_terminal_the_same_figures_are_tables(
-        self, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (here / "labelled.jsonl").write_text(looping(label="loop_detected"), encoding="utf-8")
-        assert main(["eval", "labelled.jsonl"]) == 0
-        plain = capsys.readouterr().out.split()
-        monkeypatch.setenv("FORCE_COLOR", "1")
-        assert main(["eval", "labelled.jsonl"]) == 0
-        shown = capsys.readouterr().out
-        assert "\x1b[1m" in shown
-        assert re.sub(r"\x1b\[[\d;]*m", "", shown).split() == plain
-
-    def test_without_a_label_the_remedy_is_told(
-        self, here: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (here / "labelled.jsonl").write_text(looping(), encoding="utf-8")
-        assert main(["eval", "labelled.jsonl"]) == 1
-        assert "--label-field" in capsys.readouterr().err
-        assert main(["eval", "labelled.jsonl", "--map", "slow"]) == 2
-        assert main(["eval", "labelled.jsonl", "--map", "slow=lop"]) == 2
-
-
-@pytest.mark.usefixtures("here")
-def test_corrections_are_shown_with_a_rule_and_scored_as_they_are(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from triage.adapters.recordings import read
-
-    (trace,) = read(
-        json.dumps({"steps": [], "error": "RuntimeError: Flight 12 is sold out"})
-    ).traces
-    wrong = Diagnosis(FailureType.UNKNOWN)
-    report_misclassification(
-        wrong,
-        correct="goal_drift",
-        cause="sold_out",
-        note="[b]no seats",
-        trajectory=trace.trajectory,
-    )
-    assert main(["corrections"]) == 0
-    out = capsys.readouterr().out
-    assert "line 1: said unknown, right is goal_drift (sold_out): [b]no seats" in out
-    assert (
-        "Rule('corrected.1', FailureType.GOAL_DRIFT, 'sold_out', 'text', ('is sold out',))" in out
-    )
-    assert main(["corrections", "--json"]) == 0
-    (told,) = objects(capsys.readouterr().out)
-    assert told["rule"] == {"looks_at": "text", "keys": ["is sold out"]}
-    file = "triage-corrections.jsonl"
-    assert (
-        main(
-            [
-                "eval",
-                file,
-                "--json",
-                "--classifier",
-                "triage.classifiers.corrections:CorrectedClassifier",
-            ]
-        )
-        == 0
-    )
-    assert objects(capsys.readouterr().out)[0]["accuracy"] == 1.0
-    assert main(["corrections", "none.jsonl"]) == 2
-    Path("other.jsonl").write_text('{"no": "correction"}\n', encoding="utf-8")
-    capsys.readouterr()
-    assert main(["corrections", "other.jsonl"]) == 1
-    assert capsys.readouterr() == ("", "triage: other.jsonl: there are no corrections in it\n")

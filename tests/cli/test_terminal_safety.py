@@ -461,15 +461,3 @@ def _look_at_recordings(run: Terminal, name: str, text: str) -> None:
     run(name, "diagnose", "talk.json", "--tools", text)
     run(name, "diagnose", "talk.json", "--format", text)
     run(name, "diagnose", "talk.json", "--classifier", text)
-    Path("labels.jsonl").write_text(json.dumps({**talk, "label": text}), encoding="utf-8")
-    run(name, "eval", "labels.jsonl")
-    run(name, "eval", "labels.jsonl", "--json")
-    run(name, "eval", "labels.jsonl", "--map", text)
-    said = {"failure_type": "unknown"}
-    corrections = {
-        **talk, "failure_type": "loop_detected", "said": said, "note": text, "cause": text,
-    }  # fmt: skip
-    Path("corrections.jsonl").write_text(json.dumps(corrections), encoding="utf-8")
-    run(name, "corrections", "corrections.jsonl")
-    run(name, "corrections", "corrections.jsonl", "--json")
-    run(name, "corrections", text)

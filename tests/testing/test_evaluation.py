@@ -58,9 +58,8 @@ records = st.builds(
 
 def counted(result: Evaluation) -> dict[str, Any]:
     """What must be equal, whoever computes it."""
-    told = result.as_dict()
     return {
-        name: told[name]
+        name: getattr(result, name)
         for name in ("records", "scored", "accuracy", "macro_f1", "unknown_rate", "selective_precision",
                      "healthy", "false_alarms", "placed", "placed_exactly")
     }  # fmt: skip
@@ -115,7 +114,6 @@ def test_every_figure_is_what_its_definition_gives(given: list[Record]) -> None:
     for kind, score in result.types.items():
         assert score.support == sum(result.confusion.get(kind, {}).values())
         assert score.hits == result.confusion.get(kind, {}).get(kind, 0)
-    json.dumps(result.as_dict(), allow_nan=False)
 
 
 @given(st.lists(records, max_size=12))

@@ -1,7 +1,6 @@
-"""`triage` in a terminal: run an agent function, see to its runs, diagnose what was recorded, score a
-classifier.
+"""`triage` in a terminal: run an agent function, manage its runs, diagnose recordings.
 
-`Progress` shows a run as it happens and is of use in programs of one's own, too.
+`Progress` shows a run as it happens, in programs of your own too.
 """
 
 from __future__ import annotations

@@ -36,17 +36,14 @@ _COMMANDS = {
     "run": ("run", "Run an agent function on a task, with recovery."),
     "runs": ("runs", "See the runs of a store; recover, answer, end and remove them."),
     "approve": ("approve", "See and answer what a run waits to have approved."),
-    "export": ("export", "Export a run as an OpenTelemetry trace."),
     "incidents": ("incidents", "See what has failed in a store; handle, escalate and close it."),
     "web": ("web", "Show the runs of a store as a page, and answer them there."),
     "supervise": ("supervise", "Detect, recover and tell until told to stop."),
     "worker": ("fleet:worker_app", "Take runs from a fleet's queues until told to stop."),
     "fleet": ("fleet", "Make the tables of a fleet, and see where its runs are."),
     "diagnose": ("diagnose", "Say why recorded attempts failed, and what a policy would do."),
-    "eval": ("evaluation", "Score a classifier on labelled records."),
     "init": ("init", "Write a policy file and a first agent that runs as it stands."),
     "doctor": ("doctor", "Look at Python, the extras, the store and the clock."),
-    "corrections": ("evaluation:corrections_app", "Show what was corrected, and a rule for it."),
 }
 """The commands, each with its module, imported when it is needed; behind a colon, the name of its app."""
 

@@ -121,21 +121,6 @@ class Evaluation:
         apart = sum(one.answers * abs(one.confidence - one.precision) for one in self.bins)
         return _share(apart, sum(one.answers for one in self.bins))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all figures as JSON values."""
-        plain: dict[str, Any] = dict(self.__dict__)
-        plain["types"] = {str(kind): score._asdict() for kind, score in self.types.items()}
-        plain["confusion"] = {
-            str(right): {str(kind): count for kind, count in row.items()}
-            for right, row in self.confusion.items()
-        }
-        plain["calibration_error"] = self.calibration_error
-        plain["bins"] = [entry._asdict() for entry in self.bins]
-        plain["baselines"] = [entry._asdict() for entry in self.baselines]
-        plain["majority"] = None if self.majority is None else self.majority._asdict()
-        plain["foreign"] = dict(self.foreign)
-        return plain
-
 
 _KINDS = frozenset(kind.value for kind in FailureType)
 

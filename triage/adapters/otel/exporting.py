@@ -134,19 +134,21 @@ def check_target(target: str) -> None:
     """Raise UsageError if a target is neither the URL of a collector nor a file in an existing folder."""
     if not is_url(target):
         if "://" in target:
-            raise UsageError(f"--otlp {target}: name a file, or a collector by http:// or https://")
+            raise UsageError(
+                f"target {target!r}: name a file, or a collector by http:// or https://"
+            )
         if not Path(target).absolute().parent.is_dir():
             raise UsageError(
-                f"--otlp {target}: there is no folder {Path(target).absolute().parent}"
+                f"target {target!r}: there is no folder {Path(target).absolute().parent}"
             )
         return
     try:
         named = urlsplit(target)
         host, _ = named.hostname, named.port
     except ValueError as error:
-        raise UsageError(f"--otlp {target}: {error}") from None
+        raise UsageError(f"target {target!r}: {error}") from None
     if not host:
-        raise UsageError(f"--otlp {target}: the URL names no host, as in http://127.0.0.1:4318")
+        raise UsageError(f"target {target!r}: the URL names no host, as in http://127.0.0.1:4318")
 
 
 def export(
