@@ -107,7 +107,8 @@ class Written:
     def event(self, kind: str, ahead: int = 0) -> Event:
         """Make the next event, or one `ahead` of it. kind: `start`, or as in EVENTS, `finish:aborted`."""
         name, _, given = kind.partition(":")
-        at = {"run_id": self.run_id, "seq": len(self.events) + ahead, "time": time.time()}
+        seq = len(self.events) + ahead
+        at: dict[str, Any] = {"run_id": self.run_id, "seq": seq, "time": time.time()}
         if name == "start":
             return events.RunStarted(**at, agent=self.agent, task="task", parent=self.parent)
         return EVENTS[name](at, given)
