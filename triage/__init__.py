@@ -163,7 +163,6 @@ _MOVED = {
         "CircuitBreaker", "Price", "Prices", "RateGate", "RetryBudget", "RetryLayer", "gates",
         "limits", "policy", "prices", "retry_layers", "single_retry_layer",
     ),
-    "testing.evaluation": ("evaluation",),
 }  # fmt: skip
 """Modules and names that version 0.1.0 had here, by the room they are in now."""
 _NOW = {name: room for room, names in _MOVED.items() for name in names}

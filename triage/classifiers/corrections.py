@@ -1,7 +1,7 @@
 """A diagnosis that was wrong, and what is right: `report_misclassification` writes it to a file.
 
-Each line of the file is a record of plain steps with its label, so `triage diagnose` and
-`evaluate` read it as it is. `read_corrections` gives the records back, `Correction.rule` a rule to
+Each line of the file is a record of plain steps with its label, so `triage diagnose`
+reads it as it is. `read_corrections` gives the records back, `Correction.rule` a rule to
 begin with, and `CorrectedClassifier` answers what was corrected where the same happens again.
 """
 
