@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from cli_agents import KEY
+from cli.cli_agents import KEY
 from event_values import diagnoses, errors, json_values, steps, texts
 from hypothesis import given
 from hypothesis import strategies as st

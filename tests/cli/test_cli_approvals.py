@@ -7,11 +7,11 @@ from typing import Any
 
 import anyio
 import pytest
-from cli_runs import Office, runs_of_stores
-from runs_agents import pay
 from support import always
 
 import triage
+from cli.cli_runs import Office, runs_of_stores
+from cli.runs_agents import pay
 from triage import Agent, Checks, Retry, Suspend
 from triage.cli import main
 from triage.core import ApprovalGiven
@@ -207,7 +207,7 @@ def test_an_answered_call_is_listed_as_answered(
     assert approve(runs, "--reject", "no way") == 0
     capsys.readouterr()
     assert runs("list") == 0
-    assert "answered (recover it)" in capsys.readouterr().out
+    assert "answered, waiting for a worker" in capsys.readouterr().out
 
 
 def test_an_unknown_run_is_said_with_where_to_look(

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from adapters.trace_forms import EXAMPLE, FORMS, attempts
-from cli_agents import KEY
 from event_values import json_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cli.cli_agents import KEY
 from triage.cli import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "events_v1.jsonl"

@@ -17,10 +17,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from cli_runs import Office, runs_of_file, three_runs
 from rich.text import Text
 
 import triage
+from cli.cli_runs import Office, runs_of_file, three_runs
 from triage.cli import doctor, main
 from triage.cli.app import app
 from triage.cli.output import Listing, print_listing

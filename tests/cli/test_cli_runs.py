@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_runs import Office, runs_of_file, three_runs
-from runs_agents import ask, asking
 from stores.store_runs import run_of
 
+from cli.cli_runs import Office, runs_of_file, three_runs
+from cli.runs_agents import ask, asking
 from cli.test_cli_runs_going_on import program
 from triage import Step
 from triage.core import (
@@ -40,7 +40,7 @@ class TestList:
         lines = out.splitlines()
         assert lines[0].split() == ["run", "agent", "task", "status", "age", "lease"]
         assert [re.split(" {2,}", line)[:4] for line in lines[1:]] == [
-            ["left-1", "look", "fly", "running"],
+            ["left-1", "look", "fly", "waiting for a worker"],
             ["waits-1", "pay", "order 17", "suspended"],
             ["done-1", "look", "fly", "done"],
         ]
@@ -74,6 +74,8 @@ class TestList:
         assert [entry["run_id"] for entry in found] == ["left-1", "waits-1", "done-1"]
         for entry in found:
             assert 0 <= entry.pop("age_s") < 60
+            left = entry["run_id"] == "left-1"
+            assert entry.pop("shown") == ("waiting for a worker" if left else entry["status"])
             assert entry == three.info(entry["run_id"])._asdict()
 
     def test_a_lease_is_told_as_what_is_left_of_it(
@@ -118,7 +120,9 @@ class TestList:
         out = capsys.readouterr().out
         assert "\x1b[33msuspended" in out
         plain = re.sub(r"\x1b\[[\d;]*m", "", out)
-        assert re.search(r"^\[red\]x\[/red\] +look +fly +running ", plain, re.MULTILINE)
+        assert re.search(
+            r"^\[red\]x\[/red\] +look +fly +waiting for a worker ", plain, re.MULTILINE
+        )
         assert re.search(r"^ +waits  did charge with .* happen", plain, re.MULTILINE)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
-from cli_runs import Office, runs_of_stores
 from msgspec.structs import astuple, replace
-from runs_agents import ask, asking, look, pay
 
+from cli.cli_runs import Office, runs_of_stores
+from cli.runs_agents import ask, asking, look, pay
 from triage import Agent, Step, TriageSuspendedError, happened, rerun
 from triage.cli.options import you
 from triage.core import ApprovalGiven, Event, RunFinished, RunResumed, StaleWriter, StepRecorded
@@ -101,7 +101,7 @@ class TestResolve:
         assert runs("resolve", "r1", answer) == 0
         for arguments in ((), ("--status", "running")):
             line = next(line for line in listed(*arguments).splitlines() if "r1" in line)
-            assert "  answered (recover it)  " in line
+            assert "  answered, waiting for a worker  " in line
         assert listed().count("answered") == 1
         runs.do(lambda store: store.claim("r1", lease_s=600.0))
         assert "answered" not in listed()

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import Office, runs_of_stores
-from runs_agents import ask, asking, pay
 
 import triage
+from cli.cli_runs import Office, runs_of_stores
+from cli.runs_agents import ask, asking, pay
 
 ROOT = Path(triage.__file__).parents[1]
 

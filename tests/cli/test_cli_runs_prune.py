@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cli_runs import Office, runs_of_file, three_runs
 
+from cli.cli_runs import Office, runs_of_file, three_runs
 from triage.core import Event, RunFinished, RunStarted
 
 __all__ = ["runs_of_file", "three_runs"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import Office, runs_of_stores
 
+from cli.cli_runs import Office, runs_of_stores
 from cli.test_cli_runs_going_on import program
 from triage.cli import main
 from triage.cli.options import suggested

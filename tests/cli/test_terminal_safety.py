@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from cli_incidents import Room, room_of_file
-from cli_runs import Office
 from core.hostile_texts import STEERING, steers, styled_by_us
 from rich.console import Console
 from support import FakeEnvironment
 from tables import covering
 
 import triage
+from cli.cli_runs import Office
 from triage import (
     Agent,
     Diagnosis,

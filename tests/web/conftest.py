@@ -8,8 +8,6 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from page_runs import journals
-from page_served import Served
 from playwright.sync_api import (
     Browser,
     BrowserContext,
@@ -19,6 +17,8 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
+from web.page_runs import journals
+from web.page_served import Served
 
 from examples.page import file_incidents
 from triage.stores import SQLiteStore

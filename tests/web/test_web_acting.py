@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # it has no stubs
-from page_served import Served
 from playwright.sync_api import Browser, BrowserContext, Page, expect
+from web.page_served import Served
 
 import triage
 from triage import Agent, Checks, FailurePolicy, Suspend, TriageError

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # it has no stubs
 from msgspec.structs import replace
-from page_runs import journals, long_run
-from page_served import Served
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+from web.page_runs import journals, long_run
+from web.page_served import Served
 
 from examples.page import Working, work
 from triage.core import AttemptFailed, Event, Step, StepRecorded

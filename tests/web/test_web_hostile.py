@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile_pages import EVIL, PAYLOADS, RUNS, run_of, texts_of
-from page_served import Served
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
 from tables import covering
+from web.hostile_pages import EVIL, PAYLOADS, RUNS, run_of, texts_of
+from web.page_served import Served
 
 from triage.core import UsageError
 from triage.incidents import IncidentDesk

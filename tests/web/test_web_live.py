@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 import pytest
-from page_runs import journals, long_run
 from starlette.testclient import TestClient
+from web.page_runs import journals, long_run
 
 from triage.core import StoreUnavailable
 from triage.stores import MemoryStore, RunInfo, SQLiteStore

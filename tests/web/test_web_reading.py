@@ -7,13 +7,13 @@ from event_values import event_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from page_runs import journals, long_run, stored
 from starlette.testclient import TestClient
+from web.page_runs import journals, long_run, stored
 
 from triage.core import CallFinished, CallStarted, Event, StepRecorded
 from triage.core.wire import EVENTS
+from triage.engine.digest import Digest
 from triage.web import app
-from triage.web.digest import Digest
 from triage.web.pictures import WIDTH, Scale, picture_of
 from triage.web.story import Story, compared
 from triage.web.timeline import Moments, entries_of, since

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from page_runs import copied, journals, long_run, stored
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
+from web.page_runs import copied, journals, long_run, stored
 
 from triage.core import Origin, RunFinished, RunStarted, fold
 from triage.core.state import active_seconds
+from triage.engine.digest import Digest
 from triage.stores import MemoryStore, RunInfo
 from triage.web import app
-from triage.web.digest import Digest
 from triage.web.live import figures_of
 
 

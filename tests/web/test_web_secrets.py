@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from hostile_pages import run_of
 from starlette.testclient import TestClient
+from web.hostile_pages import run_of
 
 from triage.incidents import IncidentDesk
 from triage.stores import MemoryStore

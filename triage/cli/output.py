@@ -214,7 +214,7 @@ def json_line(value: Any) -> str:
 
     A named tuple or struct is an object with all its fields.
     """
-    return json.dumps(_json(value), allow_nan=False)
+    return json.dumps(redact(_json(value)), allow_nan=False)
 
 
 def fields_of(record: Any) -> dict[str, Any]:
@@ -225,12 +225,10 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 def _json(value: Any) -> Any:
     match value:
-        case str():
-            return redact(value)
         case float() if not math.isfinite(value):
             return None
         case Mapping():
-            return {redact(str(name)): _json(item) for name, item in value.items()}
+            return {str(name): _json(item) for name, item in value.items()}
         case Struct():
             tag = value.__struct_config__
             kind = {} if tag.tag_field is None else {tag.tag_field: tag.tag}

@@ -11,7 +11,8 @@ from triage.core import events
 from triage.core.actions import Action
 from triage.core.quoting import action_text, counted, json_text, one_line
 from triage.core.state import is_reused
-from triage.core.steps import Step, Usage
+from triage.core.steps import Step
+from triage.engine.digest import Digest
 
 if TYPE_CHECKING:
     from rich.console import Console  # Progress is of use without it
@@ -28,38 +29,6 @@ class Line(NamedTuple):
     text: str
 
 
-class Tally:
-    """What a run has used so far."""
-
-    def __init__(self, started: float) -> None:
-        self.started = started
-        self.attempts = 0
-        self.steps = 0
-        self.usage = Usage(calls=0)
-
-    def add(self, event: events.Event) -> None:
-        match event:
-            case events.AttemptStarted(attempt=attempt):
-                self.attempts = attempt
-            case events.UsageRecorded(usage=usage):
-                self.usage = self.usage.plus(usage)
-            case events.StepRecorded(step=step) if not is_reused(step.metadata):
-                self.steps += 1
-                if step.usage is not None:
-                    self.usage = self.usage.plus(step.usage)
-            case _:
-                pass
-
-    def told(self, now: float) -> str:
-        """In one line: attempts, steps, tokens, dollars, seconds."""
-        parts = [counted(self.attempts, "attempt"), counted(self.steps, "step")]
-        if self.usage.total_tokens:
-            parts.append(counted(self.usage.total_tokens, "token"))
-        if self.usage.cost_usd is not None:
-            parts.append(f"${self.usage.cost_usd:.4f}")
-        return ", ".join([*parts, f"{max(0.0, now - self.started):.2f} s"])
-
-
 class Progress:
     """Shows runs as they happen: an observer, as in `Agent(book, observers=[Progress(console)])`.
 
@@ -70,15 +39,16 @@ class Progress:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console
-        self._runs: dict[str, Tally] = {}
+        self._runs: dict[str, tuple[Digest, float]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, event: events.Event) -> None:
         with self._lock:
-            tally = self._runs.setdefault(event.run_id, Tally(event.time))
-            tally.add(event)
-            for line in _lines(event, tally):
-                self._print(max(0.0, event.time - tally.started), line)
+            digest, started = self._runs.setdefault(event.run_id, (Digest(), event.time))
+            digest.apply(event)
+            seconds = max(0.0, event.time - started)
+            for line in _lines(event, digest, seconds):
+                self._print(seconds, line)
             if isinstance(event, events.RunFinished):
                 del self._runs[event.run_id]
 
@@ -105,7 +75,19 @@ class Progress:
 # What is said of an event -------------------------------------------------------------------------
 
 
-def _lines(event: events.Event, tally: Tally) -> Iterator[Line]:
+def used(digest: Digest, *, calls: bool) -> list[str]:
+    """Say what a run has used: steps, model calls if wanted, tokens, dollars."""
+    parts = [counted(digest.steps, "step")]
+    if calls and digest.usage.calls:
+        parts.append(counted(digest.usage.calls, "model call"))
+    if digest.usage.total_tokens:
+        parts.append(counted(digest.usage.total_tokens, "token"))
+    if digest.usage.cost_usd is not None:
+        parts.append(f"${digest.usage.cost_usd:.4f}")
+    return parts
+
+
+def _lines(event: events.Event, digest: Digest, seconds: float) -> Iterator[Line]:
     match event:
         case events.RunStarted(run_id=run_id, agent=agent):
             yield Line("run", "bold", f"{agent} ({run_id[:8]})")
@@ -122,7 +104,10 @@ def _lines(event: events.Event, tally: Tally) -> Iterator[Line]:
             yield Line("waits", "yellow", question)
         case events.RunFinished(status=status):
             style = "bold green" if status == "done" else "bold red"
-            yield Line(status, style, tally.told(event.time))
+            attempts = counted(digest.attempts, "attempt")
+            yield Line(
+                status, style, ", ".join([attempts, *used(digest, calls=False), f"{seconds:.2f} s"])
+            )
         case _:
             yield from _recorded(event)
 

@@ -6,34 +6,30 @@ import contextlib
 import math
 import re
 import sys
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import anyio
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
-from rich.text import Text
 
 from triage.core import actions
 from triage.core.errors import UsageError
 from triage.core.events import (
     AttemptFailed,
     Event,
-    RunResumed,
-    RunStarted,
     StepRecorded,
-    is_milestone,
 )
-from triage.core.quoting import counted, json_text, one_line, span
-from triage.core.redaction import redact
+from triage.core.quoting import counted, one_line, span
 from triage.core.state import fold
-from triage.core.wire import Keyring, dump, to_json
+from triage.core.wire import Keyring, dump
 from triage.engine.answering import waits_for
+from triage.engine.digest import ANSWERED, LEFT, TAIL, TO_APPROVE, Digest
 from triage.engine.forking import fork as fork_run
 from triage.engine.journal import TASK
-from triage.engine.outside import asks_of, lease_of
 from triage.engine.outside import cancel as cancel_run
+from triage.engine.outside import lease_of
 from triage.engine.outside import resolve as resolve_run
 from triage.engine.resume import MissingArguments
 from triage.plan.orchestrator import report_in
@@ -43,7 +39,7 @@ from triage.stores.opening import REDIS
 from triage.stores.redis import RedisRuns
 
 from . import output
-from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
+from .fleet import FleetOption, Place, fleet_of, place_columns, place_json, places_of
 from .options import (
     AGENT_OPTIONS,
     DASH,
@@ -68,6 +64,7 @@ from .options import (
     with_store,
     you,
 )
+from .records import Column, Record
 from .run import FAILED, SUSPENDED, Follower, conclude, print_report
 from .runs_page import run_as_json, run_page, would_as_json, would_page
 
@@ -76,10 +73,10 @@ Status = Literal[
     "done", "escalated", "aborted", "fatal", "cancelled", "error",
 ]  # fmt: skip
 _OPEN = ("running", "suspended", "dead_letter")
-_TITLES = ("run", "agent", "task", "status", "age", "lease")
-_TO_APPROVE = "suspended (approval)"
-_ANSWERED = "answered (recover it)"
-_STYLES = {"running": "cyan", "suspended": "yellow", _TO_APPROVE: "yellow", "done": "green"}
+_STYLES = {
+    "running": "cyan", LEFT: "yellow", ANSWERED: "yellow", "suspended": "yellow", TO_APPROVE: "yellow",
+    "done": "green",
+}  # fmt: skip
 _LONGEST_JOURNAL = 5_000
 """Events of a journal that is read for its task; more take longer than a list should."""
 _MADE_ID = re.compile(r"[0-9a-f]{32}")
@@ -117,6 +114,38 @@ app = App(
 # List and prune -----------------------------------------------------------------------------------
 
 
+class Listed(NamedTuple):
+    """A run in a list. name: its id, or the beginning of one that was made. shown: the status in words."""
+
+    info: RunInfo
+    name: str
+    task: str
+    shown: str
+    lease: str
+    age_s: float
+    place: Place | None
+
+
+_RUN = Record[Listed](
+    columns=(
+        Column("run", lambda one: one.name, 128, cut=2),
+        Column("agent", lambda one: one.info.agent, 40, cut=1),
+        Column("task", lambda one: one.task, 80, cut=1),
+        Column("status", lambda one: one.shown, styles=_STYLES),
+        Column("age", lambda one: span(one.age_s)),
+        Column("lease", lambda one: one.lease),
+    ),
+    json=lambda one: {
+        **one.info._asdict(),
+        "shown": one.shown,
+        "age_s": round(one.age_s, 3),
+        **place_json(one.place),
+    },
+    key=lambda one: (one.info.run_id, one.info.events, one.info.claims, one.shown),
+    nothing="no run",
+)
+
+
 @app.command(
     name="list", help_epilogue=epilogue(_CODES, "runs list", "runs list --status suspended --json")
 )
@@ -134,76 +163,40 @@ def list_runs(
     check_limit(limit)
     known = None if fleet is None else fleet_of(fleet)
 
-    async def work(
-        store: Store,
-    ) -> tuple[list[RunInfo], dict[str, list[Event]], dict[str, Place], float]:
-        found = await store.runs(status, agent=agent, limit=limit + 1)
-        read = [
-            info
-            for info in found[:limit]
-            if not json and (info.events <= _LONGEST_JOURNAL or info.status == "suspended")
-        ]
-        journals = {info.run_id: await store.read(info.run_id) for info in read}
-        places = await places_of(known, [info.run_id for info in found])
-        return found, journals, places, await store.now()
+    async def work(store: Store) -> list[Listed]:
+        infos = await store.runs(status, agent=agent, limit=limit + 1)
+        ids = [info.run_id for info in infos]
+        places, names, time = await places_of(known, ids), short_ids(ids[:limit]), await store.now()
+        found: list[Listed] = []
+        for info in infos:
+            whole = not json and info.events <= _LONGEST_JOURNAL
+            digest = Digest(
+                await store.read(info.run_id, -1 if whole else max(-1, info.events - 1 - TAIL))
+            )
+            found.append(
+                Listed(
+                    info=info,
+                    name=names.get(info.run_id, info.run_id),
+                    task=digest.task,
+                    shown=digest.status(info, time),
+                    lease=lease_of(info, time),
+                    age_s=output.now() - info.started,
+                    place=places.get(info.run_id),
+                )
+            )
+        return found
 
-    def look() -> output.Listing:
-        kept = store_of(store) if known is None else known.store
-        found, journals, places, clock = with_store(kept, work)
-        runs = found[:limit]
-        keys: list[Hashable] = [(info.run_id, info.events, info.claims) for info in runs]
-        remark = "" if found else "no run"
-        if len(found) > len(runs):
-            remark = f"these are the newest {len(runs)}; --limit shows more"
-        if json or not runs:
-            ages = [
-                {
-                    **info._asdict(),
-                    "age_s": round(output.now() - info.started, 3),
-                    **place_json(places.get(info.run_id)),
-                }
-                for info in runs
-            ]
-            return output.Listing([Text(output.json_line(age)) for age in ages], keys, remark)
-        ids = short_ids([info.run_id for info in runs])
-        rows = [
-            _row(ids[info.run_id], info, journals.get(info.run_id, ()), clock)
-            + (() if known is None else place_row(places.get(info.run_id)))
-            for info in runs
-        ]
-        titles = _TITLES if known is None else (*_TITLES, *PLACE_TITLES)
-        lines = output.table(
-            titles, rows, styled="status", styles=_STYLES, cut=("agent", "task"), last_cut=("run",)
-        )
-        return output.Listing(lines, ["titles", *keys], remark)
+    def look() -> list[Listed]:
+        return with_store(store_of(store) if known is None else known.store, work)
 
-    output.print_listing(look, watch=watch)
-
-
-def _row(run_id: str, info: RunInfo, events: Sequence[Event], clock: float) -> tuple[str, ...]:
-    started = events[0] if events else None
-    task = json_text(to_json(started.task)) if isinstance(started, RunStarted) else "-"
-    waits = info.status == "suspended" and asks_of(events) == "approval"
-    last = next(filter(is_milestone, reversed(events)), None)
-    free = info.status == "running" and (info.lease_until or 0.0) <= clock
-    status = _TO_APPROVE if waits else one_line(info.status, 20)
-    if free and isinstance(last, RunResumed):
-        status = _ANSWERED
-    return (
-        one_line(run_id, 128),
-        one_line(info.agent, 40),
-        one_line(task, 80),
-        status,
-        span(output.now() - info.started),
-        lease_of(info, clock) or "-",
-    )
+    record = _RUN if known is None else _RUN.with_columns(*place_columns(lambda one: one.place))
+    record.print(look, as_json=json, limit=limit, watch=watch)
 
 
 def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
-    """What each run is called in a table.
+    """Return the names of runs in a table.
 
-    The beginning of an id that was made, long enough to be told from the others; one that somebody
-    chose is whole.
+    An id that was made is cut to a beginning that no other one has; a chosen one is whole.
     """
     made = [run_id for run_id in run_ids if _MADE_ID.fullmatch(run_id)]
     length = 8
@@ -280,12 +273,12 @@ def show(
 
     info, journal, clock = with_store(store_of(store), work)
     if would is not None and json:
-        output.write(_secretless(would_as_json(journal, would)))
+        output.write(output.json_line(would_as_json(journal, would)))
     elif json:
-        output.write(_secretless(run_as_json(info, journal)))
+        output.write(output.json_line(run_as_json(info, journal, clock)))
     elif events:
         for event in journal:
-            output.write(_secretless(dump(event)))
+            output.write(output.json_line(dump(event)))
     elif would is not None:
         with output.paged() as out:
             output.print_page(out, list(would_page(journal, would)))
@@ -298,10 +291,6 @@ def show(
     else:
         with output.paged() as out:
             output.print_page(out, list(run_page(info, journal, store, clock)))
-
-
-def _secretless(value: Any) -> str:
-    return output.json_line(redact(value))
 
 
 # Answer and end -----------------------------------------------------------------------------------
@@ -572,13 +561,13 @@ def recover(
 ) -> int:
     """Go on with a run that its process has left."""
 
-    async def start(kept: Store, agent: Any, arguments: dict[str, Any]) -> _Standing | _Started:
+    async def start(
+        kept: Store, agent: Any, arguments: dict[str, Any]
+    ) -> tuple[str, Callable[[], Any]]:
         info = await run_of(kept, run, store)
         await _check_name(info, agent, function)
-        standing = await _standing(kept, info, store, force=force)
-        if standing is not None:
-            return standing
-        return _Started(info.run_id, partial(agent.recover, info.run_id, force=force, **arguments))
+        await _check_free(kept, info, store, force=force)
+        return info.run_id, partial(agent.recover, info.run_id, force=force, **arguments)
 
     return _go_on(start, function, options, task, store, as_json=json, quiet=quiet)
 
@@ -629,14 +618,16 @@ def resume(
     if token == "-":  # noqa: S105 - standard input
         token = sys.stdin.readline().strip()
 
-    async def start(kept: Store, agent: Any, arguments: dict[str, Any]) -> _Started:
+    async def start(
+        kept: Store, agent: Any, arguments: dict[str, Any]
+    ) -> tuple[str, Callable[[], Any]]:
         info = await kept.info(token.partition("~")[0])
         if info is None:
             raise UsageError(
                 "no run of the store waits with this token; give it as the run gave it"
             )
         await _check_name(info, agent, function)
-        return _Started(info.run_id, partial(agent.resume, token, reply, **arguments))
+        return info.run_id, partial(agent.resume, token, reply, **arguments)
 
     return _go_on(start, function, options, task, store, as_json=json, quiet=quiet)
 
@@ -676,20 +667,17 @@ def _reply(
             return with_reason[name](reason)
 
 
-class _Standing(NamedTuple):
-    """Why a run does not go on: the exit code for that, and what is said of it."""
+class _NotNow(Exception):
+    """A run does not go on. code: the exit code. lines: the notes."""
 
-    code: int
-    lines: tuple[str, ...]
-
-
-class _Started(NamedTuple):
-    run_id: str
-    go_on: Callable[[], Awaitable[Any]]
+    def __init__(self, code: int, *lines: str) -> None:
+        super().__init__(*lines)
+        self.code = code
+        self.lines = lines
 
 
 def _go_on(
-    start: Callable[[Store, Any, dict[str, Any]], Awaitable[_Standing | _Started]],
+    start: Callable[[Store, Any, dict[str, Any]], Awaitable[tuple[str, Callable[[], Any]]]],
     function: str,
     options: AgentOptions,
     task: str | None,
@@ -698,7 +686,10 @@ def _go_on(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Go on with a run in this process, and say how it ended; the exit code."""
+    """Continue a run in this process, and say how it ended; the exit code.
+
+    start: returns the run's id and the function that continues it. Raises _NotNow.
+    """
     arguments = arguments_of(options.arg, reserved=_TAKEN)
     if task is not None:
         arguments["task"] = task
@@ -709,13 +700,11 @@ def _go_on(
         kept = named.store if store is None and durable(named.store) else store_of(store)
         agent = named.stored_in(kept).observed_by(follower)
 
-        async def work(kept: Store) -> _Standing | tuple[list[Event], Exception | None]:
-            started = await start(kept, agent, arguments)
-            if isinstance(started, _Standing):
-                return started
+        async def work(kept: Store) -> tuple[list[Event], Exception | None]:
+            run_id, go_on = await start(kept, agent, arguments)
             failed: Exception | None = None
             try:
-                await started.go_on()
+                await go_on()
             except MissingArguments as error:
                 again = [
                     "--task TEXT" if name == TASK else f"--arg {name}=VALUE" for name in error.names
@@ -725,14 +714,14 @@ def _go_on(
                 if isinstance(error, UsageError) and not follower.events:
                     raise
                 failed = error
-            return await kept.read(started.run_id), failed
+            return await kept.read(run_id), failed
 
-        ended = with_store(kept, work)
-    if isinstance(ended, _Standing):
-        for line in ended.lines:
-            output.note(line)
-        return ended.code
-    events, failed = ended
+        try:
+            events, failed = with_store(kept, work)
+        except _NotNow as refused:
+            for line in refused.lines:
+                output.note(line)
+            return refused.code
     return conclude(events, failed, function, store=store, as_json=as_json)
 
 
@@ -746,26 +735,19 @@ async def _check_name(info: RunInfo, agent: Any, place: str) -> None:
     )
 
 
-async def _standing(
-    kept: Store, info: RunInfo, store: str | None, *, force: bool
-) -> _Standing | None:
-    """Why a run is not to be taken over; None for one that is."""
-    run_id = one_line(info.run_id)
+async def _check_free(kept: Store, info: RunInfo, store: str | None, *, force: bool) -> None:
+    """Raise _NotNow for a run that waits for an answer or has an owner."""
+    run_id, time = one_line(info.run_id), await kept.now()
     if info.status == "suspended":
         asked = waits_for(await kept.read(info.run_id))
-        show = suggested("runs", "show", info.run_id, store=store)
-        return _Standing(
+        raise _NotNow(
             SUSPENDED,
-            (
-                f"run {run_id} waits for an answer: {'' if asked is None else asked.question}",
-                f"how it may be answered: {show}",
-            ),
+            f"run {run_id} waits for an answer: {'' if asked is None else asked.question}",
+            f"how it may be answered: {suggested('runs', 'show', info.run_id, store=store)}",
         )
-    time = await kept.now()
     if info.status == "running" and not force and (info.lease_until or 0.0) > time:
         left = lease_of(info, time)
-        return _Standing(
+        raise _NotNow(
             FAILED,
-            (f"run {run_id} has an owner that seems to live, {left}; wait, or take it: --force",),
+            f"run {run_id} has an owner that seems to live, {left}; wait, or take it: --force",
         )
-    return None

@@ -7,17 +7,18 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from triage.core.actions import Replan, Resume, Retry, Rollback
 from triage.core.errors import UsageError
-from triage.core.events import AttemptFailed, Event, RunRecovered, RunStarted, RunSuspended
+from triage.core.events import AttemptFailed, Event, RunRecovered, RunStarted
 from triage.core.quoting import action_text, counted, json_text, moment, one_line, span
 from triage.core.redaction import redact
 from triage.core.state import Call, RunState, active_seconds, fold
 from triage.core.steps import Step
 from triage.core.wire import to_json
 from triage.engine.answering import waits_for
+from triage.engine.digest import Digest
 from triage.engine.outside import WAITING, answers_to, asks_of, is_about_call, lease_of
 from triage.engine.questions import question_at
 from triage.engine.recovery import position_of
@@ -25,8 +26,8 @@ from triage.engine.returning import Point, foretell, point_of_return
 from triage.stores.base import RunInfo
 
 from .options import place_of, suggested
-from .output import now
-from .progress import Line, failure_lines, step_line
+from .output import fields_of, now
+from .progress import Line, failure_lines, step_line, used
 
 _MOST_STEPS = 20
 """Of an attempt, the newest; calls too. `--events` has all."""
@@ -41,59 +42,41 @@ _ABOUT = {"call in doubt": "in doubt", "approval": "not begun: it waits for an a
 # As JSON ------------------------------------------------------------------------------------------
 
 
-def run_as_json(info: RunInfo, events: Sequence[Event]) -> dict[str, Any]:
-    """A run as a JSON object; every field is always there."""
-    state, time = fold(events), now()
+def run_as_json(info: RunInfo, events: Sequence[Event], clock: float) -> dict[str, Any]:
+    """A run as values of a JSON object; every field is always there. clock: the store's time."""
+    state = fold(events)
     asked = waits_for(events)
     return {
         "v": 1,
         **info._asdict(),
-        "age_s": round(time - info.started, 3),
+        "shown": Digest(events).status(info, clock),
+        "age_s": round(now() - info.started, 3),
         "task": to_json(state.task),
-        "unstored": list(_unstored(events)),
+        "unstored": _unstored(events),
         "attempts": [
             {
                 "attempt": number,
                 "steps": [to_json(step) for step in steps],
-                "error": None if past is None else to_json(past.error),
-                "diagnosis": None if past is None else to_json(past.diagnosis),
-                "action": None if past is None or past.action is None else to_json(past.action),
+                "error": None if past is None else past.error,
+                "diagnosis": None if past is None else past.diagnosis,
+                "action": None if past is None else past.action,
             }
             for number, steps, past in _attempts(state)
         ],
-        "calls": [_call_as_json(call) for call in state.calls.values()],
-        "waits": None if asked is None else _question_as_json(asked, events),
-        "usage": asdict(state.usage),
+        "calls": [
+            {
+                **fields_of(call),
+                "arguments": to_json(call.arguments),
+                "result": to_json(call.result),
+            }
+            for call in state.calls.values()
+        ],
+        "waits": None if asked is None else {**fields_of(asked), "waits_for": asks_of(events)},
+        "usage": state.usage,
         "steps": state.all_steps,
         "active_s": round(active_seconds(events), 3),
         "result": to_json(state.result),
-        "error": None if state.error is None else to_json(state.error),
-    }
-
-
-def _call_as_json(call: Call) -> dict[str, Any]:
-    return {
-        "key": call.key,
-        "tool": call.tool,
-        "effect": call.effect,
-        "arguments": to_json(call.arguments),
-        "attempt": call.attempt,
-        "outcome": call.outcome,
-        "result": to_json(call.result),
-        "error": None if call.error is None else to_json(call.error),
-        "undone": call.undone,
-    }
-
-
-def _question_as_json(asked: RunSuspended, events: Sequence[Event]) -> dict[str, Any]:
-    return {
-        "question": asked.question,
-        "call": asked.call,
-        "doubt": asked.doubt,
-        "waits_for": asks_of(events),
-        "since": asked.time,
-        "expires": asked.expires,
-        "metadata": to_json(asked.metadata),
+        "error": state.error,
     }
 
 
@@ -108,7 +91,8 @@ def run_page(
     store: as it was given by `--store`. clock: the store's time, by which leases and questions end.
     """
     state, time = fold(events), now()
-    yield Line("", "bold", f"run {info.run_id} of {info.agent}: {info.status}")
+    digest = Digest(events)
+    yield Line("", "bold", f"run {info.run_id} of {info.agent}: {digest.status(info, clock)}")
     yield Line("task", "dim", f'"{one_line(json_text(to_json(state.task)))}"')
     if state.origin is not None:
         from_ = f"{state.origin.run_id}, behind its event {state.origin.at}"
@@ -134,7 +118,12 @@ def run_page(
     yield from _newest([_call(call) for call in state.calls.values()])
     yield from _waits(info, events, clock, store)
     yield from _left(info, clock, store)
-    yield from _end(state, events)
+    if state.result is not None:
+        yield Line("result", "green", json_text(to_json(state.result)))
+    if state.error is not None and state.status not in ("running", "suspended"):
+        yield Line("ended by", "red", str(state.error))
+    yield Line("used", "dim", ", ".join(used(digest, calls=True)))
+    yield Line("at work", "dim", f"{digest.busy:.2f} s")
 
 
 def _unstored(events: Sequence[Event]) -> tuple[str, ...]:
@@ -248,23 +237,6 @@ def _arguments_asked(events: Sequence[Event]) -> str:
     question = question_at(events)
     arguments = None if question is None else redact(to_json(question.arguments))
     return json.dumps(arguments, ensure_ascii=False)
-
-
-def _end(state: RunState, events: Sequence[Event]) -> Iterator[Line]:
-    if state.result is not None:
-        yield Line("result", "green", json_text(to_json(state.result)))
-    if state.error is not None and state.status not in ("running", "suspended"):
-        yield Line("ended by", "red", str(state.error))
-    usage = state.usage
-    used = [counted(state.all_steps, "step")]
-    if usage.calls:
-        used.append(counted(usage.calls, "model call"))
-    if usage.total_tokens:
-        used.append(counted(usage.total_tokens, "token"))
-    if usage.cost_usd is not None:
-        used.append(f"${usage.cost_usd:.4f}")
-    yield Line("used", "dim", ", ".join(used))
-    yield Line("at work", "dim", f"{active_seconds(events):.2f} s")
 
 
 # What a recovery would do -------------------------------------------------------------------------

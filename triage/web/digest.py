@@ -1,4 +1,4 @@
-"""Digests: what the list shows of a run beyond its row in the store, folded from its journal and cached."""
+"""The list of runs: digests kept in memory, the search, and the rows."""
 
 from __future__ import annotations
 
@@ -7,109 +7,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.core import events
-from triage.core.failures import ErrorInfo
-from triage.core.quoting import json_text, one_line
-from triage.core.state import ActiveTime, is_reused
-from triage.core.steps import NO_USAGE, Usage
-from triage.core.wire import to_json
-from triage.engine.outside import WAITING
+from triage.core.quoting import one_line
+from triage.engine.digest import Digest
 from triage.stores.base import RunInfo, Store
 
 from .pages import money, slug
 
 KEPT = 500
 """The most digests kept in memory, least recently used dropped first; each takes at most about 2 KB."""
-_MOST_ERRORS = 5
-_MOST_TOOLS = 20
-
-
-class Digest:
-    """The figures of a run and the words a search finds it by, updated event by event.
-
-    events: how many events it has applied. task: the task on one line. attempts, steps, reused: counts;
-    reused steps are not in `steps`. usage: the run's total usage. failure, cause: failure type and cause
-    of the latest failed attempt. error: the latest error on one line. question: the open question, or
-    "". errors, tools: the latest errors and the first tools, for the search.
-    """
-
-    __slots__ = (
-        "_active", "attempts", "cause", "error", "errors", "events", "failure",
-        "question", "reused", "steps", "task", "tools", "usage",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.events = 0
-        self.task = ""
-        self.attempts = self.steps = self.reused = 0
-        self.usage: Usage = NO_USAGE
-        self._active = ActiveTime()
-        self.failure = self.cause = self.error = self.question = ""
-        self.errors: list[str] = []
-        self.tools: list[str] = []
-
-    def apply(self, event: events.Event) -> None:
-        self.events = event.seq + 1
-        self._active.apply(event)
-        match event:
-            case events.RunStarted(task=task):
-                self.task = one_line(json_text(to_json(task)), 160)
-            case events.AttemptStarted(attempt=number):
-                self.attempts = number
-            case events.StepRecorded():
-                self._step(event)
-            case events.UsageRecorded(usage=usage):
-                self.usage = self.usage.plus(usage)
-            case events.CallStarted(tool=tool):
-                self._tool(tool)
-            case events.AttemptFailed():
-                self._failed(event)
-            case events.RunSuspended(question=question):
-                self.question = one_line(question, 200)
-            case events.RunResumed():
-                self.question = ""
-            case events.RunFinished(error=ErrorInfo() as error):
-                self._error(str(error))
-            case _:
-                pass
-
-    @property
-    def busy(self) -> float:
-        """Seconds of work, without waits."""
-        return self._active.seconds
-
-    def _step(self, event: events.StepRecorded) -> None:
-        step = event.step
-        if step.tool_called is not None:
-            self._tool(step.tool_called)
-        if is_reused(step.metadata):
-            self.reused += 1
-            return
-        self.steps += 1
-        if step.usage is not None:
-            self.usage = self.usage.plus(step.usage)
-
-    def _tool(self, name: str) -> None:
-        name = name[:60]
-        if name not in self.tools and len(self.tools) < _MOST_TOOLS:
-            self.tools.append(name)
-
-    def _failed(self, event: events.AttemptFailed) -> None:
-        found = event.diagnosis
-        if found.cause in WAITING:
-            return
-        self.failure, self.cause = found.failure_type.value, (found.cause or "")[:60]
-        self._error(found.user_message if event.error is None else str(event.error))
-
-    def _error(self, text: str) -> None:
-        self.error = one_line(text, 200)
-        if self.error not in self.errors:
-            self.errors = [*self.errors, self.error][-_MOST_ERRORS:]
-
-    def words(self, info: RunInfo) -> str:
-        """Return the text that a search looks at, case-folded."""
-        parts = [info.run_id, info.agent, info.status, self.task, self.failure, self.cause]
-        return "\n".join([*parts, self.question, *self.errors, *self.tools]).casefold()
 
 
 class Digests:
@@ -217,41 +122,33 @@ async def find(store: Store, digests: Digests, query: Query, start: int, most: i
 class Row(NamedTuple):
     """A row of the list.
 
-    why: the open question, or else the latest failure. place: where the run is in its fleet, "" without
-    one. began: in seconds since the epoch.
+    status: as in the store. shown: as `Digest.status` says it. why: the open question, or else the latest
+    failure. place: where the run is in its fleet, "" without one. began: in seconds since the epoch.
     """
 
-    run_id: str
-    slug: str
-    agent: str
-    status: str
-    task: str
-    why: str
-    place: str
-    cost: str
-    attempts: int
-    steps: int
-    began: float
+    run_id: str = ""
+    slug: str = ""
+    agent: str = ""
+    status: str = ""
+    shown: str = ""
+    task: str = ""
+    why: str = ""
+    place: str = ""
+    cost: str = ""
+    began: float = 0.0
 
 
-def row_of(info: RunInfo, digest: Digest, place: Any = None) -> Row:
-    """Make the list's row for a run. place: its `Place` in a fleet, None without one."""
-    failure = " ".join(
-        filter(
-            None, (digest.failure.replace("_", " "), f"({digest.cause})" if digest.cause else "")
-        )
-    )
-    why = digest.question or ": ".join(filter(None, (failure, digest.error)))
+def row_of(info: RunInfo, digest: Digest, time: float, place: Any = None) -> Row:
+    """Make the list's row for a run. time: the store's. place: its `Place` in a fleet, None without one."""
     return Row(
-        one_line(info.run_id, 128),
-        slug(info.run_id),
-        one_line(info.agent, 60),
-        one_line(info.status, 20),
-        digest.task,
-        one_line(why, 200),
-        "" if place is None else place.summary(),
-        money(digest.usage.cost_usd),
-        digest.attempts,
-        digest.steps,
-        info.started,
+        run_id=one_line(info.run_id, 128),
+        slug=slug(info.run_id),
+        agent=one_line(info.agent, 60),
+        status=one_line(info.status, 20),
+        shown=digest.status(info, time).replace("_", " "),
+        task=digest.task,
+        why=digest.why,
+        place="" if place is None else place.summary(),
+        cost=money(digest.usage.cost_usd),
+        began=info.started,
     )

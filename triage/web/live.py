@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ from starlette.types import Receive, Scope, Send
 from triage.core.errors import StoreError, UnknownRun
 from triage.core.events import is_milestone
 from triage.core.quoting import one_line
+from triage.engine.digest import Digest
 from triage.stores.base import RunInfo, Store
 
-from .digest import Digest, Digests, row_of
+from .digest import Digests, row_of
 from .pages import Places, money
 from .timeline import Moments, entry_of, lasted
 
@@ -131,7 +132,8 @@ class RunWatch:
         info = await self._store.info(self._run_id)
         if info is None:
             raise UnknownRun(self._run_id)
-        standing = (info.events, info.status, info.claims, info.epoch)
+        free = _is_free(info, await self._store.now())
+        standing = (info.events, info.status, info.claims, info.epoch, free)
         if standing == self._standing:
             return None
         events = await self._store.read(self._run_id, self.seen - 1)
@@ -153,7 +155,6 @@ class RunWatch:
             "news",
             {
                 "seq": self.seen - 1,
-                "status": info.status,
                 "entries": entries[-_MOST_ENTRIES:],
                 "figures": figures_of(self._digest),
                 "refresh": turned or len(entries) > _MOST_ENTRIES,
@@ -180,32 +181,37 @@ class ListWatch:
         self._store = store
         self._digests = digests
         self._places = places
-        self._standing: dict[str, RunInfo] = {}
+        self._standing: dict[str, tuple[RunInfo, bool]] = {}
 
     async def start(self) -> None:
         """Read the current state of the runs; `look` reports only later changes."""
-        self._standing = {info.run_id: info for info in await self._store.runs(limit=_NEWEST)}
+        self._standing = _standing(await self._store.runs(limit=_NEWEST), await self._store.now())
 
     async def look(self) -> bytes | None:
         """Return the rows that changed, oldest first, or None. Reports an error of the store."""
         try:
-            infos = await self._store.runs(limit=_NEWEST)
-            changed = [info for info in infos if self._changed(info)]
+            infos, now = await self._store.runs(limit=_NEWEST), await self._store.now()
+            standing = _standing(infos, now)
+            changed = [i for i in infos if standing[i.run_id] != self._standing.get(i.run_id)]
             places = await self._places.of([info.run_id for info in changed])
             rows = [
-                row_of(info, await self._digests.of(info), places.get(info.run_id))
+                row_of(info, await self._digests.of(info), now, places.get(info.run_id))
                 for info in reversed(changed)
             ]
         except StoreError as error:
             await anyio.sleep(1)
             return message("trouble", {"text": one_line(str(error), 300)})
-        self._standing = {info.run_id: info for info in infos}
+        self._standing = standing
         return message("rows", [row._asdict() for row in rows]) if rows else None
 
-    def _changed(self, info: RunInfo) -> bool:
-        # The list does not show leases, so a renewed one is no change.
-        known = self._standing.get(info.run_id)
-        return known is None or known._replace(lease_until=None) != info._replace(lease_until=None)
+
+def _standing(infos: Iterable[RunInfo], time: float) -> dict[str, tuple[RunInfo, bool]]:
+    """Return what the list shows of runs: not the ends of leases, so a renewed one is no change."""
+    return {info.run_id: (info._replace(lease_until=None), _is_free(info, time)) for info in infos}
+
+
+def _is_free(info: RunInfo, time: float) -> bool:
+    return info.status == "running" and (info.lease_until or 0.0) <= time
 
 
 class _Shared(NamedTuple):

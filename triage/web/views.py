@@ -18,6 +18,7 @@ from triage.core.redaction import redact
 from triage.core.taxonomy import FailureType
 from triage.core.wire import dump
 from triage.engine.answering import waits_for
+from triage.engine.digest import TAIL, Digest
 from triage.engine.outside import asks_of, lease_of
 from triage.plan.orchestrator import report_in
 from triage.plan.routing import fold_plan
@@ -72,6 +73,7 @@ class Views:
         start = _number(request, "from") or 0
         found = await find(self._store, self._digests, query, start, PER_PAGE)
         places = await self._places.of([info.run_id for info, _ in found.runs])
+        now = await self._store.now()
         agents = {query.agent, *(info.agent for info, _ in found.runs)}
 
         def further(older: int) -> str:
@@ -83,8 +85,10 @@ class Views:
             "runs.html",
             query=query,
             start=start,
-            rows=[row_of(info, digest, places.get(info.run_id)) for info, digest in found.runs],
-            blank=Row("", "", "", "", "", "", "", "", 0, 0, 0.0),
+            rows=[
+                row_of(info, digest, now, places.get(info.run_id)) for info, digest in found.runs
+            ],
+            blank=Row(),
             older=found.older,
             hasty=found.hasty,
             looked_at=found.looked_at,
@@ -130,6 +134,7 @@ class Views:
                 asks=asks_of(events),
                 offer=offer,
                 runs_here=self._answers.runs(info.agent),
+                shown=Digest(events[-TAIL:]).status(info, now),
                 lease=lease_of(info, now),
                 place=place,
                 picture=picture_of(story),

@@ -181,7 +181,7 @@ function followRuns(list) {
       for (const told of rows) {
         const known = every("tr", body).find((row) => row.dataset.run === told.slug);
         if (!known && one("#list").dataset.first !== "yes") continue;
-        const row = fill(one("#row").content.cloneNode(true), { ...told, status: told.status.replaceAll("_", " ") }).firstElementChild;
+        const row = fill(one("#row").content.cloneNode(true), told).firstElementChild;
         row.dataset.run = told.slug;
         row.className = known?.classList.contains("here") ? `${told.status} here` : told.status;
         one(".badge", row).className = `badge s-${told.status}`;

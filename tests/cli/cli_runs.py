@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import anyio
 import pytest
-from runs_agents import look, pay
 from store_kinds import POSTGRES, Opened
 
+from cli.runs_agents import look, pay
 from triage import Agent, TriageSuspendedError
 from triage.cli import main
 from triage.core import AttemptStarted, Event, RunStarted
