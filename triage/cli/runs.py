@@ -126,6 +126,10 @@ class Listed(NamedTuple):
     place: Place | None
 
 
+def _place_of(one: Listed) -> Place | None:
+    return one.place
+
+
 _RUN = Record[Listed](
     columns=(
         Column("run", lambda one: one.name, 128, cut=2),
@@ -189,7 +193,7 @@ def list_runs(
     def look() -> list[Listed]:
         return with_store(store_of(store) if known is None else known.store, work)
 
-    record = _RUN if known is None else _RUN.with_columns(*place_columns(lambda one: one.place))
+    record = _RUN if known is None else _RUN.with_columns(*place_columns(_place_of))
     record.print(look, as_json=json, limit=limit, watch=watch)
 
 

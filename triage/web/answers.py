@@ -37,7 +37,7 @@ from triage.plan.approval import ApprovalAnswer, ApprovalRequest
 from triage.stores.base import RunInfo, Store
 
 from .pages import Pages, run_and_events, slug, unslug
-from .security import Person, Role, form_of, need, person_of
+from .security import Person, Role, base_of, form_of, need, person_of
 
 Schemas: TypeAlias = Mapping[str, Mapping[str, Any] | None]
 """JSON Schemas of tools' arguments by tool name; None for an unknown schema."""
@@ -612,5 +612,4 @@ def _filter_of(given: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _to_run(request: Request, run_id: str) -> Response:
-    base = request.scope.get("root_path", "").rstrip("/")
-    return RedirectResponse(f"{base}/runs/{slug(run_id)}", 303)
+    return RedirectResponse(f"{base_of(request.scope)}/runs/{slug(run_id)}", 303)

@@ -137,10 +137,12 @@ class _Troubles:
 
     async def http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code != 404:
+            return self._pages.problem(request, error.status_code, "Refused", error.detail)
         unknown = error.detail == "Not Found"  # no route has this address
         text = "There is nothing at this address." if unknown else error.detail
         remedies = ("Go to the list of runs, and search there.",)
-        return self._pages.problem(request, error.status_code, "Not found", text, remedies)
+        return self._pages.problem(request, 404, "Not found", text, remedies)
 
     async def usage(self, request: Request, error: Exception) -> Response:
         return self._pages.problem(request, 400, "That cannot be done", str(error))

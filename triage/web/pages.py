@@ -22,6 +22,8 @@ from triage.core.redaction import redact
 from triage.core.wire import to_json
 from triage.stores.base import RunInfo, Store
 
+from .security import base_of
+
 HERE = Path(__file__).parent
 THEMES = ("light", "dark")
 """The themes a person can choose. Without a choice, the page follows the system."""
@@ -139,11 +141,10 @@ class Pages:
     def text(self, request: Request, name: str, **values: Any) -> str:
         """Render a template. It also gets `request`, `base` (where the page is mounted), `now`, `theme`."""
         template = self._environment.get_template(name)
-        base = request.scope.get("root_path", "").rstrip("/")
         theme = request.cookies.get("triage-theme")
         always = {
             "request": request,
-            "base": base,
+            "base": base_of(request.scope),
             "now": time.time(),
             "theme": theme if theme in THEMES else "",
             **self._always,

@@ -16,8 +16,10 @@ from html import escape
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl
 
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triage.core.errors import UsageError, misuse
@@ -65,17 +67,12 @@ _TRIES, _TRIES_S = 20, 60.0
 _PERSON = "triage.person"
 """The key in the ASGI scope under which the guard stores the person."""
 
+_OURS = (None, "same-origin", "none")
+"""Values of Sec-Fetch-Site of requests that a person or our own page makes."""
 _PATH = re.compile(r"/?|(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~:-]*)+/?")
 _HOST = re.compile(r"(?:(https?)://)?((?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?)")
 _FORM = re.compile(r"application/x-www-form-urlencoded(?: *; *charset=\"?utf-8\"?)?", re.IGNORECASE)
-_SINGLE = (
-    b"authorization",
-    b"host",
-    b"origin",
-    b"content-length",
-    b"content-type",
-    b"sec-fetch-site",
-)
+_SINGLE = ("authorization", "host", "origin", "content-length", "content-type", "sec-fetch-site")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
@@ -99,6 +96,12 @@ HEADERS: Mapping[str, str] = {
 def person_of(request: HTTPConnection) -> Person:
     found: Person = request.scope[_PERSON]
     return found
+
+
+def base_of(scope: Scope) -> str:
+    """Return the path that the page is mounted under, empty for the root."""
+    base: str = scope.get("root_path", "")
+    return base.rstrip("/")
 
 
 def need(request: HTTPConnection, role: Role) -> Person:
@@ -191,27 +194,12 @@ class Login:
             self.told(self.token)
         return True
 
-    def admits(self, token: str) -> bool:
-        """Whether a program may present this token with each request: a chosen one, not one for a login."""
-        if self._once or self.is_closed:
-            return False
-        return self.takes(token)
-
     def knows(self, cookie: str) -> bool:
         """Return whether this is the cookie that a login sets."""
         return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.cookie.encode())
 
 
 # The guard ------------------------------------------------------------------------------------------
-
-
-class _Refused(Exception):
-    """A request is refused. status: the HTTP status. text: why, and what to do."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
 
 
 class Guard:
@@ -244,69 +232,85 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
+        began = False
+
+        async def answer(message: Message) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                began = True
+                _protect(message)
+            await send(message)
+
+        body = _bounded(receive)
+        request = Request(scope, body)
         try:
-            request = _Checked(scope, self._hosts)
-            body = _Body(receive)
-            if self._login is not None and await self._logs_in(request, body, answer):
+            origin = check_request(request, self._hosts)
+            if self._login is not None and await self._logs_in(request, self._login):
+                base, secure = base_of(scope), "; Secure" if origin.startswith("https:") else ""
+                cookie = f"{_cookie_name(scope)}={self._login.cookie}; Path={base or '/'}"
+                told = {"set-cookie": f"{cookie}; HttpOnly; SameSite=Strict{secure}"}
+                await RedirectResponse(f"{base}/", 303, told)(scope, receive, answer)
                 return
             scope[_PERSON] = await self._person(request)
-            if request.changes and not person_of(HTTPConnection(scope)).role.covers(Role.ANSWER):
-                raise _Refused(403, "you may look but not change anything: ask for the role answer")
+            if request.method == "POST" and not person_of(request).role.covers(Role.ANSWER):
+                raise HTTPException(
+                    403, "you may look but not change anything: ask for the role answer"
+                )
             await self._app(scope, body, answer)
-        except _Refused as refused:
-            if not answer.began:
-                base = scope.get("root_path", "").rstrip("/")
-                await answer.page(refused.status, refused.text, base)
+        except HTTPException as refused:
+            if not began:
+                page = _refusal(refused.status_code, refused.detail, base_of(scope))
+                await page(scope, receive, answer)
         except Exception:
             logger.exception("the page failed on %s", one_line(scope["path"], 200))
-            if answer.began:
+            if began:
                 raise
-            await answer.page(500, "the page failed: the log of its process has the error")
+            page = _refusal(500, "the page failed: the log of its process has the error")
+            await page(scope, receive, answer)
 
-    async def _person(self, request: _Checked) -> Person:
+    async def _person(self, request: Request) -> Person:
         if self._who is not None:
             found: Any = self._who(HTTPConnection(request.scope))
             if inspect.isawaitable(found):
                 found = await found
             if found is None:
-                raise _Refused(
+                raise HTTPException(
                     403, "you have no access here: log in to the application around this page"
                 )
             return _person(found)
         if self._login is None:
             return Person("nobody", Role.VIEW)
-        cookies = request.cookies(_cookie_name(request.scope))
+        # There are several if another site on this host has set the cookie too.
+        cookies = [
+            value
+            for line in request.headers.getlist("cookie")
+            for name, _, value in (part.strip().partition("=") for part in line.split(";"))
+            if name == _cookie_name(request.scope)
+        ]
         if len(cookies) == 1 and self._login.knows(cookies[0]):
             return self._login.person
-        raise _Refused(401, "")
+        raise HTTPException(401, "")
 
-    async def _logs_in(self, request: _Checked, body: _Body, answer: _Answer) -> bool:
-        """Answer a login by link or form and return True; return False for any other request."""
-        assert self._login is not None
-        if request.changes and request.path == "/login":
-            form = await form_of(Request(request.scope, body))
-            given = [value for name, value in form if name == "token"]
-        elif request.path == "/" and request.is_opened:
-            given = [value for name, value in request.query if name == "token"]
+    async def _logs_in(self, request: Request, login: Login) -> bool:
+        """Return whether the request is a login. Raises HTTPException for a wrong token."""
+        path = _path_of(request.scope)
+        ours = request.headers.get("sec-fetch-site") in _OURS
+        given: list[str] = []
+        if request.method == "POST" and path == "/login":
+            given = [value for name, value in await form_of(request) if name == "token"]
+        elif request.method == "GET" and path == "/" and ours:
+            given = request.query_params.getlist("token")
             if not given:
                 return False
         else:
             return False
-        if self._login.is_closed:
-            raise _Refused(429, "too many wrong tokens: wait a minute")
-        if len(given) != 1 or not self._login.takes(given[0].strip()):
-            raise _Refused(401, "this token is wrong or was used already")
-        base = request.base
-        secure = "; Secure" if request.origin.startswith("https:") else ""
-        name = _cookie_name(request.scope)
-        cookie = (
-            f"{name}={self._login.cookie}; Path={base or '/'}; HttpOnly; SameSite=Strict{secure}"
-        )
-        await answer.redirect(f"{base}/", cookie)
+        if login.is_closed:
+            raise HTTPException(429, "too many wrong tokens: wait a minute")
+        if len(given) != 1 or not login.takes(given[0].strip()):
+            raise HTTPException(401, "this token is wrong or was used already")
         return True
 
 
@@ -335,127 +339,94 @@ def _person(found: object) -> Person:
     )
 
 
-class _Checked:
-    """A request whose method, headers, path and origin are valid. Raises _Refused if one is not.
+# Requests and responses -----------------------------------------------------------------------------
 
-    path: the path within the page. base: where the page is mounted. changes: whether the request can
-    change something (POST). is_opened: whether a person opened the page, not another site's page.
+
+def check_request(request: Request, hosts: Mapping[str, str]) -> str:
+    """Check method, headers, address, host and origin; return the page's origin.
+
+    hosts: schemes by host name; empty for this machine's own names. Raises HTTPException.
     """
+    headers = request.headers
+    if request.method not in ("GET", "HEAD", "POST"):
+        raise HTTPException(405, "the page accepts GET, HEAD and POST")
+    for name in _SINGLE:
+        if len(headers.getlist(name)) > 1:
+            raise HTTPException(400, f"the header {name} appears more than once")
+    _check_address(request.scope)
+    origin = _origin(request.scope, headers, hosts)
+    if request.method == "POST":
+        _check_form(headers, origin)
+    elif headers.get("sec-fetch-site") not in _OURS:
+        fetched = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+        if fetched != ("navigate", "document"):  # a link to the page
+            raise HTTPException(403, "another site's page requested this")
+    return origin
 
-    def __init__(self, scope: Scope, hosts: Mapping[str, str]) -> None:
-        self.scope = scope
-        self._headers: list[tuple[bytes, bytes]] = list(scope["headers"])
-        self.changes = scope["method"] == "POST"
-        if scope["method"] not in ("GET", "HEAD", "POST"):
-            raise _Refused(405, "the page accepts GET, HEAD and POST")
-        for name in _SINGLE:
-            if sum(known.lower() == name for known, _ in self._headers) > 1:
-                raise _Refused(400, f"the header {name.decode()} appears more than once")
-        self.base = scope.get("root_path", "").rstrip("/")
-        self.path = self._path()
-        self.query = self._query()
-        self.origin = self._origin(hosts)
-        self._check_site()
-        ours = self.header(b"sec-fetch-site") in (None, "same-origin", "none")
-        self.is_opened = scope["method"] == "GET" and ours
-        if self.changes:
-            self._check_form()
 
-    def header(self, name: bytes) -> str | None:
-        """Return the value of a header; None if it is absent."""
-        found = [value for known, value in self._headers if known.lower() == name]
-        return found[0].decode("latin-1") if found else None
+def _path_of(scope: Scope) -> str:
+    """Return the path of a request without the prefix that the page is mounted under."""
+    path, base = scope["path"], base_of(scope)
+    inside = path == base or path.startswith(f"{base}/")
+    return (path.removeprefix(base) if inside else path) or "/"
 
-    def cookies(self, name: str) -> list[str]:
-        """Return the values of a cookie; there are several if another site on this host set it too."""
-        lines = [value for known, value in self._headers if known.lower() == b"cookie"]
-        pairs = [
-            part.strip().partition("=")
-            for line in lines
-            for part in line.decode("latin-1").split(";")
-        ]
-        return [value for known, _, value in pairs if known == name]
 
-    def _path(self) -> str:
-        path: str = scope_path(self.scope)
-        raw = self.scope.get("raw_path")
-        # Our paths need no escapes; one that has them tries to be read differently somewhere else.
-        same = raw is None or raw.partition(b"?")[0].decode("latin-1").endswith(path)
-        if len(path) > MAX_QUERY or not same or not _PATH.fullmatch(path):
-            raise _Refused(400, "no page can have this address")
-        return path or "/"
+def _check_address(scope: Scope) -> None:
+    path, raw = _path_of(scope), scope.get("raw_path")
+    # Our paths need no escapes; one that has them tries to be read differently somewhere else.
+    same = raw is None or path == "/" or raw.partition(b"?")[0].decode("latin-1").endswith(path)
+    if len(path) > MAX_QUERY or not same or not _PATH.fullmatch(path):
+        raise HTTPException(400, "no page can have this address")
+    if len(scope.get("query_string", b"")) > MAX_QUERY:
+        raise HTTPException(414, f"the query is longer than {MAX_QUERY} bytes")
 
-    def _query(self) -> list[tuple[str, str]]:
-        raw = self.scope.get("query_string", b"")
-        if len(raw) > MAX_QUERY:
-            raise _Refused(414, f"the query is longer than {MAX_QUERY} bytes")
-        return parse_qsl(raw.decode("latin-1"), keep_blank_values=True)
 
-    def _origin(self, hosts: Mapping[str, str]) -> str:
-        """Return the page's origin: scheme, host and port. Raises _Refused for an unknown host name."""
-        host = (self.header(b"host") or "").lower()
-        scheme = self.scope.get("scheme", "http")
-        if not hosts:
-            port = (self.scope.get("server") or ("", None))[1]
-            usual = port in (None, {"http": 80, "https": 443}.get(scheme))
-            known = [*LOOPBACK] if usual else [f"{name}:{port}" for name in LOOPBACK]
-            if host not in known:
-                raise _Refused(421, self._says_host(host))
-            return f"{scheme}://{host}"
-        if host not in hosts:
-            raise _Refused(421, self._says_host(host))
-        return f"{hosts[host] or scheme}://{host}"
-
-    def _says_host(self, host: str) -> str:
-        return (
-            f"this page does not answer to the name {one_line(host, 80)!r}: start it with --trusted-host, "
-            "or give app(hosts=[…])"
+def _origin(scope: Scope, headers: Headers, hosts: Mapping[str, str]) -> str:
+    """Return the page's origin: scheme, host and port. Raises HTTPException for an unknown host name."""
+    host, scheme = headers.get("host", "").lower(), scope.get("scheme", "http")
+    known = hosts
+    if not hosts:
+        port = (scope.get("server") or ("", None))[1]
+        usual = port in (None, {"http": 80, "https": 443}.get(scheme))
+        known = {name if usual else f"{name}:{port}": "" for name in LOOPBACK}
+    if host not in known:
+        raise HTTPException(
+            421,
+            f"this page does not answer to the name {one_line(host, 80)!r}: start it with "
+            "--trusted-host, or give app(hosts=[…])",
         )
-
-    def _check_site(self) -> None:
-        """Raise _Refused for a request made by another site's page, unless it follows a link to ours."""
-        site, origin = self.header(b"sec-fetch-site"), self.header(b"origin")
-        ours = site in (None, "same-origin", "none")
-        if not self.changes:
-            opened = self.header(b"sec-fetch-mode") == "navigate"
-            document = self.header(b"sec-fetch-dest") == "document"
-            if not ours and not (opened and document):
-                raise _Refused(403, "another site's page requested this")
-            return
-        if site not in (None, "same-origin") or (origin is None and site is None):
-            raise _Refused(403, "this did not come from our own pages: open the page and try again")
-        if origin is not None and origin != self.origin:
-            raise _Refused(403, "this came from another site's page")
-
-    def _check_form(self) -> None:
-        if not _FORM.fullmatch((self.header(b"content-type") or "").strip()):
-            raise _Refused(415, "a form must be sent as application/x-www-form-urlencoded")
-        length = self.header(b"content-length")
-        if length is not None and (not length.isascii() or not length.isdecimal()):
-            raise _Refused(400, "the header content-length is not a number")
+    return f"{known[host] or scheme}://{host}"
 
 
-def scope_path(scope: Scope) -> str:
-    """Return the path of a request without the prefix the application is mounted under."""
-    path: str = scope["path"]
-    base: str = scope.get("root_path", "").rstrip("/")
-    return path.removeprefix(base) if path == base or path.startswith(f"{base}/") else path
+def _check_form(headers: Headers, ours: str) -> None:
+    """Raise HTTPException for a form of another site's page, or in another form."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site not in (None, "same-origin") or (origin is None and site is None):
+        raise HTTPException(
+            403, "this did not come from our own pages: open the page and try again"
+        )
+    if origin not in (None, ours):
+        raise HTTPException(403, "this came from another site's page")
+    if not _FORM.fullmatch(headers.get("content-type", "").strip()):
+        raise HTTPException(415, "a form must be sent as application/x-www-form-urlencoded")
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdecimal():
+        raise HTTPException(400, "the header content-length is not a number")
 
 
-class _Body:
-    """Receive a request's body. Raises _Refused if it has more than `MAX_BODY` bytes."""
+def _bounded(receive: Receive) -> Receive:
+    """Receive a request's body. Raises HTTPException (413) if it has more than `MAX_BODY` bytes."""
+    seen = 0
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._seen = 0
-
-    async def __call__(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._seen += len(message.get("body", b""))
-            if self._seen > MAX_BODY:
-                raise _Refused(413, f"the form has more than {MAX_BODY:,} bytes")
+    async def bounded() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > MAX_BODY:
+            raise HTTPException(413, f"the form has more than {MAX_BODY:,} bytes")
         return message
+
+    return bounded
 
 
 async def form_of(request: Request) -> list[tuple[str, str]]:
@@ -467,53 +438,21 @@ async def form_of(request: Request) -> list[tuple[str, str]]:
         raise HTTPException(400, f"the form has more than {MAX_FIELDS} fields") from None
 
 
-class _Answer:
-    """Send a response with the headers in `HEADERS`. began: whether its headers have been sent."""
+def _protect(message: Message) -> None:
+    """Add the headers in `HEADERS` to the start of a response that does not set its own."""
+    headers = MutableHeaders(scope=message)
+    for name in ("server", "x-powered-by"):
+        del headers[name]
+    for name, value in HEADERS.items():
+        headers.setdefault(name, value)
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.began = False
 
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.began = True
-            headers = [
-                (name, value)
-                for name, value in message.get("headers", [])
-                if name.lower() not in (b"server", b"x-powered-by")
-            ]
-            known = {name.lower().decode("latin-1") for name, _ in headers}
-            headers += [
-                (name.encode(), value.encode())
-                for name, value in HEADERS.items()
-                if name not in known
-            ]
-            message = {**message, "headers": headers}
-        await self._send(message)
-
-    async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        length = (b"content-length", str(len(body)).encode())
-        await self(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [(b"content-type", b"text/html; charset=utf-8"), length, *headers],
-            }
-        )
-        await self({"type": "http.response.body", "body": body})
-
-    async def redirect(self, place: str, cookie: str) -> None:
-        """Redirect the browser to another page of ours and set a cookie."""
-        headers = [(b"location", place.encode()), (b"set-cookie", cookie.encode())]
-        await self._whole(303, headers, b"")
-
-    async def page(self, status: int, text: str, base: str = "") -> None:
-        """Send a page that says why a request is refused. base: where the page is mounted."""
-        said = f"<p>{escape(text[:1].upper() + text[1:])}.</p>" if text else ""
-        login = _LOGIN.format(base=escape(base)) if status == 401 else ""
-        title = "Log in first" if status == 401 else "Refused"
-        body = _PAGE.format(title=title, said=said, login=login)
-        await self._whole(status, [], body.encode())
+def _refusal(status: int, text: str, base: str = "") -> HTMLResponse:
+    """Make the page that says why a request is refused. base: where the page is mounted."""
+    said = f"<p>{escape(text[:1].upper() + text[1:])}.</p>" if text else ""
+    login = _LOGIN.format(base=escape(base)) if status == 401 else ""
+    title = "Log in first" if status == 401 else "Refused"
+    return HTMLResponse(_PAGE.format(title=title, said=said, login=login), status)
 
 
 _PAGE = """<!doctype html>
