@@ -6,11 +6,9 @@ repetition in a regex is bounded or over a single character class, so reading a 
 
 from __future__ import annotations
 
-import ast
 import datetime as dt
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triage.core.patterns import Pattern
@@ -222,10 +220,8 @@ def numbers_in_words(text: str) -> Iterator[float]:
 
 # --- figures that an answer calculates itself -------------------------------------------------
 
-_MAX_DEPTH = 16
 _MAX_SUM = 300
 _BARE = 3
-_SIGNS = str.maketrans("\u00d7÷·x", "*/**")
 _SUM = "0123456789+-*/\u00d7÷·x().,$€£¥ \t"
 
 _LABEL = Pattern(
@@ -242,26 +238,16 @@ _MAX_REACH = 20_000_000
 _MAX_TIMES = 12
 
 
-class Shown(NamedTuple):
-    """A written calculation. at: position where its result ends. right: whether the result is correct."""
-
-    at: int
-    right: bool
-
-
 _RESULT = Pattern(rf"=\s?[$€£¥]?\s?({NUMBER})")
 
 
-def sums_in(text: str) -> Iterator[Shown]:
-    """Yield the calculations that a text writes out with their results, such as `3 * 120 + 430 = 790`."""
+def calculated_in(text: str) -> Iterator[int]:
+    """Yield where the results of written calculations end, such as `3 * 120 + 430 = 790`."""
     for match in _RESULT.finditer(text):
         before = text[max(0, match.start() - _MAX_SUM) : match.start()]
-        value = _value(before[len(before.rstrip(_SUM)) :])
-        results = numbers_of(match[1])
-        if value is None or not results:
-            continue
-        right = any(abs(value - n.value) <= n.step * 1.01 + abs(value) * 1e-9 for n in results)
-        yield Shown(match.start(1) + len(match[1].rstrip(",.'\u2019_\u00a0\u202f")), right)
+        written = before[len(before.rstrip(_SUM)) :]
+        if len(re.findall(NUMBER, written)) > 1:
+            yield match.start(1) + len(match[1].rstrip(",.'\u2019_\u00a0\u202f"))
 
 
 def add_up(low: float, high: float, numbers: Sequence[float]) -> bool:
@@ -287,43 +273,6 @@ def add_up(low: float, high: float, numbers: Sequence[float]) -> bool:
     return reached >> max(round(low * 100), 1) != 0
 
 
-def _value(text: str) -> float | None:
-    """Return the value of a calculation; None for any other text, or fewer than two numbers."""
-    text = re.sub(r"[$€£¥\s]", "", text).translate(_SIGNS)
-    tokens = re.findall(rf"{NUMBER}|[-+*/()]", text)
-    if "".join(tokens) != text or sum(token[0].isdigit() for token in tokens) < 2:
-        return None
-    try:
-        # Joining with spaces keeps `**` and `//` from becoming operators.
-        sides = [
-            repr(numbers_of(token)[0].value) if token[0].isdigit() else token for token in tokens
-        ]
-        return _evaluated(ast.parse(" ".join(sides), mode="eval").body, _MAX_DEPTH)
-    except (SyntaxError, ValueError, IndexError, ZeroDivisionError, OverflowError, RecursionError):
-        return None
-
-
-_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-
-
-def _evaluated(node: ast.expr, depth: int) -> float:
-    """Evaluate arithmetic on numbers. Raises ValueError for any other expression."""
-    match node:
-        case ast.Constant(value=float(value)):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=operand) if depth:
-            return -_evaluated(operand, depth - 1)
-        case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_evaluated(left, depth), _evaluated(right, depth))
-        case _:
-            raise ValueError(node)
-
-
 # --- the facts of a text -----------------------------------------------------------------------
 
 MAX_ANSWER = 100_000
@@ -340,22 +289,14 @@ class Fact(NamedTuple):
     kind: str
     text: str
 
-    @property
-    def fault(self) -> str:
-        """A phrase for what is wrong with the fact if it is not grounded."""
-        return _FAULTS.get(self.kind, "has no source")
-
-
-_FAULTS = {"sum": "does not come out", "claim": "is shown by no step"}
-
 
 class Found(NamedTuple):
     """A fact and what it may mean. before, after: the words around it, in lower case.
 
     numbers: the numbers it may mean. percent: written with a percent sign. hedged: written as approximate,
     such as "about". ending: written as the last digits of a longer number. reckoned: described as a sum,
-    an average or the like. total: described as a sum. right: whether the calculation written out before it
-    is correct, None if there is none. days, minutes: the days or times of day it may mean.
+    an average or the like. total: described as a sum. calculated: written as the result of a calculation.
+    days, minutes: the days or times of day it may mean.
     """
 
     kind: str
@@ -368,7 +309,7 @@ class Found(NamedTuple):
     ending: bool = False
     reckoned: bool = False
     total: bool = False
-    right: bool | None = None
+    calculated: bool = False
     days: tuple[Day, ...] = ()
     minutes: tuple[int, ...] = ()
 
@@ -407,12 +348,7 @@ _LASTING = Pattern(
 _USUAL_SPANS = frozenset(
     {14, 15, 20, 21, 24, 25, 28, 30, 35, 40, 45, 48, 50, 60, 72, 90, 100, 120, 180, 365}
 )
-_IF = Pattern(r"\b(?:if|when|whether|could|should|would|can|may|please|try)\b[^.!?\n]{0,80}$")
 _PHONE = Pattern(r"\+?\d{1,4}([-.])\d{1,4}(?:\1\d{1,4}){1,3}")
-_SAID = Pattern(
-    r"\b(?:says?|said|states?|stated|reads?|wrote|writes|reports?|reported|quot\w{1,6}|notes|noted|"
-    r"according to|replied|returned|shows?|message|response|output|text)\b[^.!?\n]{0,60}$"
-)
 
 
 _MASKED = (
@@ -433,13 +369,6 @@ _NAMED = (
         Pattern(
             r"(?<![\w./~\\:])(?:(?:~|\.{1,2})?/|[A-Za-z]:\\)?[\w.@%+-]{1,80}"
             r"(?:[/\\][\w.@%+-]{1,80}){1,20}[/\\]?"
-        ),
-    ),
-    (
-        "quote",
-        Pattern(
-            r"(?:(?<=[\s(\[—\u2013:-])|^)[\"“„«](?=\S)([^\"“”„«»\n]{20,400})(?<=\S)[\"“”»](?!\w)",
-            re.MULTILINE,
         ),
     ),
 )
@@ -514,17 +443,16 @@ def _in_text(text: str, name: str) -> Iterator[Found]:
             found = _named_fact(kind, match, text)
             if found is not None:
                 yield found
-        if kind != "quote":  # a quotation may hold other facts
-            text = pattern.sub(
-                lambda match: " " * len(match[0]) if _is_named(match[0]) else match[0], text
-            )
+        text = pattern.sub(
+            lambda match: " " * len(match[0]) if _is_named(match[0]) else match[0], text
+        )
     for pattern, read in ((DATES, _date), (TIMES, _time)):
         for match in pattern.finditer(text):
             found = read(match, text)
             if found is not None:
                 yield found
         text = pattern.sub(lambda match: " " * len(match[0]), text)
-    sums = {shown.at: shown.right for shown in sums_in(text)}
+    calculated = set(calculated_in(text))
     for match in _TOKENS.finditer(text):
         found = _number_or_id(match, text)
         if found is not None and found.numbers:
@@ -532,12 +460,10 @@ def _in_text(text: str, name: str) -> Iterator[Found]:
             before = found.before if not name else f"{name} "
             # A number that is nearly all of the text answers a question, so it may be calculated.
             alone = not name and len(text.split()) <= _BARE
-            right = sums.get(at)
             yield found._replace(
-                kind="sum" if right is False else found.kind,
                 reckoned=alone or _LABEL.search(before) is not None,
                 total=_TOTAL.search(before) is not None,
-                right=right,
+                calculated=at in calculated,
             )
         elif found is not None:
             yield found
@@ -567,11 +493,6 @@ def _named_fact(kind: str, match: re.Match[str], text: str) -> Found | None:
     before, after = _sides(match, text)
     if _EXAMPLE.search(before):
         return None
-    if kind == "quote":
-        said = match[1]
-        words = len(said.split())
-        quoted = words > 3 and _SAID.search(before) and not _IF.search(before)
-        return Found(kind, said.strip(), before, after) if quoted else None
     name = match[0].rstrip(".,;:!?)]*_\"'")
     if kind == "path" and not _is_path(name):
         return None

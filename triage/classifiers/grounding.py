@@ -6,12 +6,12 @@ import json
 import re
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from triage.classifiers.detectors.finding import UNGROUNDED, Finding
 from triage.core.errors import check_count, check_word, misuse
@@ -34,29 +34,25 @@ from .facts import (
     moved,
     numbers_in,
     numbers_in_words,
-    prose,
-    texts_of,
 )
 
-FACT_KINDS = ("number", "id", "url", "path", "quote", "email", "date", "sum", "claim")
+FACT_KINDS = ("number", "id", "url", "path", "email", "date")
 """The kinds of facts that an answer can be checked for."""
-_BY_DEFAULT = tuple(kind for kind in FACT_KINDS if kind != "sum")
 
 
 @dataclass(frozen=True)
 class Grounds:
     """How strictly an answer must rest on what the agent was given or found.
 
-    kinds: the kinds of facts to check: `number`, `id`, `url`, `path`, `quote`, `email`, `date` (including
-    times), `sum` (a calculation that is written out and wrong) and `claim` (an action that no step shows).
-    All but `sum` by default, since wrong arithmetic is not invention. at_least: how many facts without a
-    source fail a result, 1 by default. sources: what the agent knows besides its task and steps, such as
-    its system prompt, as any JSON value; None (default) for nothing.
+    kinds: the kinds of facts to check: `number`, `id`, `url`, `path`, `email` and `date` (including
+    times); all by default. at_least: how many facts without a source fail a result, 1 by default.
+    sources: what the agent knows besides its task and steps, such as its system prompt, as any JSON
+    value; None (default) for nothing.
 
     Raises UsageError naming the field for an invalid value.
     """
 
-    kinds: tuple[str, ...] = _BY_DEFAULT
+    kinds: tuple[str, ...] = FACT_KINDS
     at_least: int = 1
     sources: Any = None
 
@@ -73,8 +69,7 @@ class Grounds:
 
 
 # `Grounding` takes sources as they arrive, and tells which facts of an answer they do not contain. It does
-# not detect lies: it compares values, and gives a fact the benefit of the doubt. Claims of an action ("I
-# have sent the email") are checked against the tools that were called.
+# not detect lies: it compares values, and gives a fact the benefit of the doubt.
 
 
 MAX_READ = 1_000_000
@@ -126,7 +121,6 @@ class Grounding:
 
     def __init__(self, kinds: Iterable[str] = FACT_KINDS) -> None:
         self.kinds = frozenset(kinds)
-        self.deeds = Deeds()
         self._texts: list[str] = []
         self._lists: list[list[float]] = []
         self._calls: Counter[tuple[str, ...]] = Counter()
@@ -150,19 +144,6 @@ class Grounding:
                 self._texts.append(str(item))
         self._index = None
 
-    def did(self, tool: str | None, arguments: Any, output: Any, *, failed: bool = False) -> None:
-        """Add a tool call, which is a source and may support the claim of an action.
-
-        tool: None if no tool was called. failed: whether the call failed and so supports no claim.
-        """
-        self.source(arguments)
-        self.source(output)
-        if tool is not None:
-            form = sorted(map(str, arguments)) if isinstance(arguments, Mapping) else ()
-            self._calls[tool, *form] += 1
-            self.source(tool)
-            self.deeds.add(tool, arguments, output, failed=failed)
-
     def step(self, step: Step) -> None:
         """Add what a step shows, except the model's own words."""
         self.source(step.action)
@@ -170,10 +151,15 @@ class Grounding:
         self.source(
             {key: value for key, value in (step.metadata or {}).items() if key not in _NO_SOURCES}
         )
-        failed = step.error is not None or step.exception_type is not None
+        self.source(step.tool_input)
+        if step.tool_called is not None:
+            given = step.tool_input
+            form = sorted(map(str, given)) if isinstance(given, Mapping) else ()
+            self._calls[step.tool_called, *form] += 1
+            self.source(step.tool_called)
         # The output of a model's step is its answer or the calls it asked for, so it is no source.
-        output = None if step.tool_called is None and step.action == "model" else step.tool_output
-        self.did(step.tool_called, step.tool_input, output, failed=failed)
+        if step.tool_called is not None or step.action != "model":
+            self.source(step.tool_output)
 
     def unsupported(self, answer: Any) -> tuple[Fact, ...]:
         """Return the facts of an answer that no source contains, in order. answer: any JSON value."""
@@ -184,10 +170,6 @@ class Grounding:
         found = [fact for fact in facts_in(answer) if fact.kind in self.kinds]
         missing = _Answer(found, self._index).missing()
         facts = [Fact(fact.kind, fact.text[:_MAX_FACT]) for fact in missing]
-        if "claim" in self.kinds and self.deeds.known:
-            claims = (claim for _, text in texts_of(answer) for claim in claims_in(prose(text)))
-            unshown = self.deeds.without(claims, self._index.words)
-            facts += [Fact("claim", text[:_MAX_FACT]) for text in unshown]
         return tuple(dict.fromkeys(facts))
 
     def _keep(self, items: list[Any] | tuple[Any, ...]) -> None:
@@ -223,18 +205,8 @@ class _Index:
         self.is_cut = len(self.text) > MAX_READ
 
     @cached_property
-    def words(self) -> str:
-        """The whole text in lower case."""
-        return self.text.casefold()
-
-    @cached_property
     def compact(self) -> str:
         return compact(self.text)
-
-    @cached_property
-    def spoken(self) -> str:
-        """The words of the whole text separated by single spaces, for comparing quotations."""
-        return " ".join(match[0] for match in re.finditer(r"\w+", self.words))
 
     @cached_property
     def in_order(self) -> list[float]:
@@ -335,8 +307,6 @@ class _Answer:
             return any(at in self.index.minutes for at in fact.minutes)
         if fact.numbers:
             return self._has_number(fact)
-        if fact.kind == "quote":
-            return self._has_quote(fact.text)
         return self._has_name(fact)
 
     def _has_day(self, days: tuple[Day, ...]) -> bool:
@@ -347,13 +317,6 @@ class _Answer:
             if then.year is None and any(then[1:] == day[1:] for day in known):
                 return True
         return False
-
-    def _has_quote(self, text: str) -> bool:
-        for part in re.split(r"\.{3}|…|\[[^\]]{0,40}\]", text):
-            words = " ".join(re.findall(r"\w+", part.casefold()))
-            if words not in self.index.spoken:
-                return False
-        return True
 
     def _has_name(self, fact: Found) -> bool:
         name = fact.text
@@ -375,8 +338,8 @@ class _Answer:
         digits = re.sub(r"\D", "", fact.text)
         if (fact.ending or len(digits) >= _LONG) and digits in self.index.compact:
             return True
-        if fact.right is not None:
-            return fact.right or self._is_written(fact)
+        if fact.calculated:
+            return True
         if fact.reckoned and len(self.index.numbers) >= _OPERANDS_OF_A_SUM:
             # Most figures derived from several numbers cannot be checked, but a total must add up.
             return not fact.total or self._is_written(fact) or self._is_total(fact)
@@ -466,198 +429,12 @@ class _Answer:
         return any(_near(operands, value * one, max(within, 1e-9) * one) for one in by if one > 1)
 
 
-# --- claims of an action -----------------------------------------------------------------------
-
-_MAX_ARGUMENTS = 20_000
-_MAX_CLAIM = 200
-_MAX_CLAIMS = 50
-
-# The verbs of claims, with the stems of the tools that do such a thing. A stem matches the beginning of any
-# word in a tool's name, arguments or result.
-_DEEDS: dict[str, tuple[str, ...]] = {
-    deed: tuple(stems.split())
-    for deed, stems in {
-        "sent": "send sent mail messag notif sms slack "
-        "post deliver dispatch reply forward request invite transfer",
-        "emailed": "send sent mail messag notif",
-        "forwarded": "forward send sent mail transfer escalat",
-        "notified": "notif send sent mail messag alert call slack page",
-        "booked": "book reserv purchas order schedul creat buy appointment",
-        "reserved": "reserv book hold creat",
-        "scheduled": "schedul creat book add calendar event meeting insert remind plan",
-        "rescheduled": "schedul updat modif chang mov calendar",
-        "cancelled": "cancel delet remov terminat void updat status unsubscrib",
-        "refunded": "refund return cancel credit pay reimburs exchang",
-        "issued": "issu refund certificate credit creat send sent gener pay cancel return grant",
-        "purchased": "purchas buy order book pay checkout creat plac",
-        "ordered": "order purchas buy plac creat checkout",
-        "paid": "pay paid charg transfer settl bill checkout",
-        "charged": "charg pay paid bill debit book order updat modif",
-        "transferred": "transfer send mov forward pay escalat handoff wire",
-        "deleted": "delet remov drop clear clean rm purge unlink truncat cancel destroy",
-        "uploaded": "upload put push post creat writ sav send s3 stor",
-        "published": "publish post deploy releas push creat upload",
-        "deployed": "deploy releas publish rollout push kubectl "
-        "apply helm launch pipeline trigger ship",
-        "restarted": "restart reboot start reset relaunch cycle systemctl",
-        "submitted": "submit send sent post creat fil request apply ticket order",
-        "filed": "fil creat submit open ticket report issue",
-        "escalated": "escalat transfer forward assign ticket human notif priorit",
-        "merged": "merg git pull",
-        "renewed": "renew extend updat subscri",
-        "unsubscribed": "unsubscri remov delet updat cancel opt",
-        "revoked": "revok remov delet disabl updat deactiv permission",
-        "pushed": "push",
-        "committed": "commit",
-        "called": "call phone dial contact ring",
-        "contacted": "contact call mail messag send sent notif phone",
-    }.items()
-}
-_NOUNS = {
-    "refund": "refunded",
-    "cancellation": "cancelled",
-    "booking": "booked",
-    "reservation": "reserved",
-    "payment": "paid",
-    "transfer": "transferred",
-    "purchase": "purchased",
-}
-_SPELLINGS = {"canceled": "cancelled", "e-mailed": "emailed"}
-
-# Tools that may do anything: once one was called, every claim may be true.
-_ANYTHING = Pattern(
-    r"(?:^|[\W_])(?:python|bash|shell|sh|exec|execute|run|code|terminal|computer|browser|http|curl|"
-    r"fetch|api|sql|query|db|eval|script|command|cmd|powershell|repl|interpreter|invoke|agent|"
-    r"delegate|handoff|task|workflow|playwright|selenium|click|mcp|rpc|requests?|graphql)(?:$|[\W_])"
-)
-# Tools that only read: their results show what others did.
-_LOOKS = Pattern(
-    r"(?:get|list|search|lookup|look|fetch|read|view|show|describe|count|retrieve|load)(?:_|$)"
-)
-_NOT_REALLY = Pattern(
-    r"\b(?:if|when|whenever|once|unless|until|after|before|would|could|should|might|may|can|cannot|"
-    r"will|going to|not|never|no|nothing|n't|failed|unable|whether|assuming|suppose|in case|had|as "
-    r"soon as|please|ensure|make sure|check|confirm|verify|unfortunately|example|e\.g\.)\b|n['\u2019]t\b"
-)
-
-
-class Claim(NamedTuple):
-    """A claim of an action in an answer. deed: its verb, a key of `_DEEDS`. own: in the first person."""
-
-    text: str
-    deed: str
-    own: bool
-
-
-verbs = "|".join([*_DEEDS, *_SPELLINGS])
-adverbs = r"(?:(?:now|just|already|also|successfully|officially|then|since) ){0,3}"
-own = rf"\b(?:I|we)(?: have|['\u2019]ve)? {adverbs}(?P<own>{verbs})\b(?! (?:by|if|when))"
-done = (
-    rf"\b(?:the|your|an?|this|that)(?: [\w'\u2019#-]{{1,40}}){{1,6}} (?:has|have) {adverbs}been "
-    rf"{adverbs}(?:\w{{1,16}}ed and )?(?P<done>{verbs})\b"
-)
-noun = (
-    rf"\byour (?P<noun>{'|'.join(_NOUNS)})(?: [\w.,$\u20ac\u00a3'\u2019#-]{{1,40}}){{0,6}} (?:has|"
-    rf"have) "
-    rf"{adverbs}been {adverbs}(?:processed|completed|made|placed)\b"
-)
-# Without "successfully", the past tense may describe anything that happened.
-past = (
-    rf"\b(?:the|your|this|that)(?: [\w.'\u2019#-]{{1,60}}){{1,6}} (?:was|were) "
-    rf"(?:(?P<well>successfully) )?(?P<past>{verbs})\b(?(well)|(?=[^!?\n]{{0,80}}\bsuccessfully\b))"
-)
-_CLAIM = Pattern(f"{own}|{done}|{noun}|{past}", re.IGNORECASE)
-
-
-def claims_in(text: str) -> Iterator[Claim]:
-    """Yield the claims of a text, at most 50, without questions, quotations, negations and intentions."""
-    count = 0
-    for sentence in re.finditer(r"(?:[^.!?\n]|\.(?=\w)){1,2000}[.!?]?", text):
-        said = sentence[0]
-        if said.endswith("?") or said.lstrip()[:1] in (">", '"', "“", "'"):
-            continue
-        for match in _CLAIM.finditer(said):
-            before = said[: match.end()]
-            if _NOT_REALLY.search(before.lower()) or is_quoted(before):
-                continue
-            verb = (match["own"] or match["done"] or match["noun"] or match["past"]).lower()
-            verb = _SPELLINGS.get(verb) or _NOUNS.get(verb, verb)
-            yield Claim(
-                " ".join(said.split())[:_MAX_CLAIM].rstrip(".!"), verb, match["own"] is not None
-            )
-            count += 1
-            if count >= _MAX_CLAIMS:
-                return
-
-
-def is_quoted(before: str) -> bool:
-    """Return whether a quotation is still open at the end of this text."""
-    return before.count('"') % 2 == 1 or before.count("“") > before.count("”")
-
-
-class Deeds:
-    """What the agent did: the names, arguments and results of its tool calls."""
-
-    def __init__(self) -> None:
-        self.known = False
-        self._anything = False
-        self._texts: list[str] = []
-
-    def tools(self, names: Iterable[str]) -> None:
-        """Note which tools exist, called or not. The claims of an agent without tools cannot be checked."""
-        self.known = self.known or any(True for _ in names)
-
-    def add(self, tool: str, arguments: Any, output: Any, *, failed: bool = False) -> None:
-        """Add a tool call. failed: whether the call had no effect and so supports no claim."""
-        self.known = True
-        if failed:
-            return
-        spaced = _spaced(tool)
-        self._anything = self._anything or _ANYTHING.search(spaced) is not None
-        if not _LOOKS.match(spaced):
-            self._texts += (spaced, _text(arguments), _text(output))
-
-    def without(self, claims: Iterable[Claim], sources: str) -> list[str]:
-        """Return the claims that no call supports. sources: the text of all sources in lower case."""
-        if self._anything:
-            return []
-        done = "\n".join(self._texts)
-        return [
-            claim.text
-            for claim in claims
-            if not _stems(claim.deed).search(done if claim.own else sources)
-        ]
-
-
-def _spaced(tool: str) -> str:
-    """Return a tool's name in lower case, with its words separated."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tool[:_MAX_CLAIM]).lower()
-
-
-@cache
-def _stems(deed: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-z])(?:re|un|pre|e|auto)?(?:{'|'.join(_DEEDS[deed])})")
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        try:
-            value = json.dumps(value, ensure_ascii=False, default=str)
-        except (ValueError, RecursionError):
-            return ""
-    return str(value)[:_MAX_ARGUMENTS].casefold()
-
-
 # --- a finished attempt ------------------------------------------------------------------------
 
 _MAX_NAMED = 5
 
 
-def ungrounded(
-    steps: Sequence[Step], task: Any, tools: Mapping[str, Any], grounds: Grounds
-) -> list[Finding]:
+def ungrounded(steps: Sequence[Step], task: Any, grounds: Grounds) -> list[Finding]:
     """Return a finding for each fact without a source, at most five, at the first step that stated it.
 
     The answer is the model's last output without a tool call; its earlier words are not sources. Empty if
@@ -669,7 +446,6 @@ def ungrounded(
     if last is None:
         return []
     grounding = Grounding(grounds.kinds)
-    grounding.deeds.tools(tools)
     grounding.source(task)
     grounding.source(grounds.sources)
     for step in steps:
@@ -680,7 +456,7 @@ def ungrounded(
     found: list[Finding] = []
     for fact in facts[:_MAX_NAMED]:
         shown = json.dumps(redact(fact.text), ensure_ascii=False)
-        said = f"the answer's {fact.kind} {shown} {fact.fault}"
+        said = f"the answer's {fact.kind} {shown} has no source"
         found.append(Finding(UNGROUNDED, said, _first(steps, fact.text, last)))
     return found
 

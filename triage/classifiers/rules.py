@@ -222,12 +222,10 @@ class RulesClassifier:
         found = review(steps, seen, self._judge.judge, tools, task, self._subgoals) if steps else []
         sure = [one for one in found if one.rule.confidence >= _SURE]
         if self._grounds is not None and not sure:
-            sure = ungrounded(steps, task, tools, self._grounds)
+            sure = ungrounded(steps, task, self._grounds)
         if not sure and self._failed:
-            likely = likeliest(steps, task) if steps else None
-            weak = [one for one in found if one.rule.confidence > NOT_KNOWN]
-            possible = [*weak, *([] if likely is None else [likely])]
-            sure = sorted(possible, key=lambda one: -one.rule.confidence)[:1]
+            sure = [one for one in found if one.rule.confidence > NOT_KNOWN][:1]
+            sure = sure or ([likeliest(steps)] if steps else [])
         if sure:
             decisive = sure[0] if error is None else _not_waited_out(sure[0], steps)
             beside = dict.fromkeys(one for one in (*sure, *found) if one is not sure[0])

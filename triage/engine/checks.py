@@ -158,7 +158,7 @@ async def _grounded(checks: Checks, grounds: Grounds, run: Recorder, result: Any
     steps = [step for ledger in ledgers for step in ledger.steps]
     try:
         facts: tuple[Fact, ...] = await in_worker(
-            _without_source, grounds, sources, steps, checks, result, seconds=CHECK_SECONDS
+            _without_source, grounds, sources, steps, result, seconds=CHECK_SECONDS
         )
     except TimeoutError:
         logger.warning("run %s: the result is too long to be grounded", run.run_id)
@@ -168,11 +168,10 @@ async def _grounded(checks: Checks, grounds: Grounds, run: Recorder, result: Any
 
 
 def _without_source(
-    grounds: Grounds, sources: tuple[Any, ...], steps: list[Any], checks: Checks, result: Any
+    grounds: Grounds, sources: tuple[Any, ...], steps: list[Any], result: Any
 ) -> tuple[Fact, ...]:
     """Return the facts of a result that no source supports. Runs in a thread, as it reads much text."""
     grounding = Grounding(grounds.kinds)
-    grounding.deeds.tools(checks.manifest)
     for value in sources:
         grounding.source(plain(value))
     for step in steps:
@@ -184,7 +183,7 @@ def _ungrounded(facts: tuple[Fact, ...], checks: Checks) -> Diagnosis:
     named = facts[:_MAX_NAMED]
     shown = [json.dumps(redact(fact.text), ensure_ascii=False) for fact in named]
     evidence = tuple(
-        Evidence("check:grounding", f"{fact.kind} {text} in the result {fact.fault}")
+        Evidence("check:grounding", f"{fact.kind} {text} in the result has no source")
         for fact, text in zip(named, shown, strict=True)
     )
     more = "" if len(facts) == len(named) else f" and {len(facts) - len(named)} more"
@@ -194,27 +193,19 @@ def _ungrounded(facts: tuple[Fact, ...], checks: Checks) -> Diagnosis:
         evidence=evidence,
         user_message="The answer states things that were not looked up.",
         technical_details="; ".join(item.text for item in evidence) + more,
-        hint=_look_up(named, shown, more, checks),
+        hint=_look_up(shown, more, checks),
         classifier="checks",
     )
 
 
-def _look_up(named: tuple[Fact, ...], shown: list[str], more: str, checks: Checks) -> str:
-    """Return the hint for the next attempt: the missing facts, and the remedy for each kind."""
-    by_fault: dict[str, list[str]] = {}
-    for fact, text in zip(named, shown, strict=True):
-        by_fault.setdefault(fact.fault, []).append(text)
+def _look_up(shown: list[str], more: str, checks: Checks) -> str:
+    """Return the hint for the next attempt: the facts that have no source, and what to do."""
     tools = ", ".join(list(checks.manifest)[:_MAX_TOOLS])
     with_tools = f" with the tools that exist ({tools})" if tools else ""
-    sentences = {
-        "has no source": "These facts of the answer stand neither in the task nor in what a tool "
-        f"answered: {{}}. Look them up{with_tools}, or leave them out.",
-        "does not come out": "These results are not what the sums before them give: {}. Reckon again.",
-        "is shown by no step": "The answer says so, but no step did it: {}. Do it first"
-        f"{with_tools}, or do not say it.",
-    }
-    hints = [sentences[fault].replace("{}", ", ".join(texts)) for fault, texts in by_fault.items()]
-    return " ".join(hints) + (f" There are{more}." if more else "")
+    return (
+        "These facts of the answer stand neither in the task nor in what a tool answered: "
+        f"{', '.join(shown)}{more}. Look them up{with_tools}, or leave them out."
+    )
 
 
 async def _verified(run: Recorder, verifier: Any, result: Any) -> None:

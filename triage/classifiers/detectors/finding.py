@@ -8,7 +8,7 @@ from triage.classifiers.tables.rule import Rule
 from triage.core.taxonomy import Cause, FailureType, Severity
 
 REDIRECTED = "redirected"
-"""Cause: a tool's result gave the agent orders of its own."""
+"""Cause: a tool's result gave the agent an order, and the agent carried it out."""
 ASKED_AGAIN = "asked_again"
 """Cause: a tool's result asked for exactly the same call once more."""
 
@@ -69,8 +69,6 @@ COUNTING = _rule("counting_loop", _LOOP, Cause.REPETITION, STRUCTURE,
     "five times the same result for calls that differ in numbers alone")
 PAST_LOOP = _rule("past_loop", _LOOP, Cause.REPETITION, 0.5,
     "a loop out of which the run came by itself")
-BROKEN_OFF = _rule("broken_off", _LOOP, Cause.REPETITION, 0.85,
-    "the run ends without an answer, in six or more calls of one tool or of some in turn")
 SAME_ERROR = _rule("same_error", _LOOP, Cause.REPETITION, STRUCTURE,
     "the same error from the same tool three times, whatever the arguments")
 ASKED = _rule("asked_again", _LOOP, ASKED_AGAIN, STRUCTURE,
@@ -85,10 +83,6 @@ RESULT = _rule("result", _SCHEMA, Cause.BAD_RESPONSE, STRUCTURE,
     "a result does not fit the schema that its tool declares for results")
 CUT_SHORT = _rule("cut_short", _SCHEMA, Cause.MALFORMED_OUTPUT, STRUCTURE,
     "the last answer begins as JSON, as the task asks, and does not parse")
-MADE_UP_DATA = _rule("made_up_data", _MISSING, Cause.UNGROUNDED, 0.8,
-    "code that a model ran holds a table of numbers that neither the task nor a result has")
-CLAIMED = _rule("claimed", _MISSING, Cause.UNGROUNDED, 0.55,
-    "a change failed, nothing mended it, and what is said later with its arguments admits no failure")
 GENERATED = _rule("generated_code", _SCHEMA, Cause.MALFORMED_OUTPUT, STRUCTURE,
     "code that came from text does not parse")
 BROKEN_ARGUMENT = _rule("broken_argument", _SCHEMA, Cause.INVALID_ARGUMENTS, STRUCTURE,
@@ -104,39 +98,16 @@ FAILED_RESULT = _rule("failed_result", _EXTERNAL, None, STRUCTURE,
 BAD_ANSWER = _rule("bad_answer", _EXTERNAL, Cause.BAD_RESPONSE, STRUCTURE,
     "the last step's tool raised that what it was answered does not parse, or the text that a parser "
     "refused is a page of HTML", Severity.RETRIABLE)
-REDIRECT = _rule("redirected", FailureType.GOAL_DRIFT, REDIRECTED, LIKELY,
-    "a tool's result speaks to the agent and gives it another goal")
+INJECTED = _rule("injected", FailureType.GOAL_DRIFT, REDIRECTED, LIKELY,
+    "a tool's result gives the agent an order, and a call soon after it has values that only the order has")
 OPEN_SUBGOALS = _rule("open_subgoals", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, STRUCTURE,
     "a subgoal that no step without an error has named")
 UNGROUNDED = _rule("ungrounded", _MISSING, Cause.UNGROUNDED, 0.8,
     "a fact of the last answer stands neither in the task nor in a result; looked for on request")
-MADE_UP_ARGUMENT = _rule("made_up_argument", _MISSING, Cause.UNGROUNDED, 0.42,
-    "an id in a call's arguments that nothing before has named, and the tool does not know it")
-ALIEN = _rule("alien_topic", FailureType.GOAL_DRIFT, None, 0.5,
-    "two calls or more about words that neither the task nor any result has")
 SAME_TEXT = _rule("same_text", _LOOP, Cause.REPETITION, STRUCTURE,
     "different tools answer with the same sentence, whatever they are asked")
 SERVICE_TEXT = _rule("service_text", _EXTERNAL, None, STRUCTURE,
     "as same_text, where the sentence does not ask for the call again; type and cause as its words say")
-FOREIGN = _rule("foreign", _MISSING, Cause.UNGROUNDED, 0.85,
-    "results of different tools begin to be sentences without a word of the task, of what was asked, or of "
-    "an earlier result")
-GARBLED = _rule("garbled", _SCHEMA, Cause.BAD_RESPONSE, 0.85,
-    "results of different tools begin to have an amount stuck on or their words out of order")
-INSERTED = _rule("inserted", FailureType.GOAL_DRIFT, REDIRECTED, LIKELY,
-    "results of different tools begin to end with the same words, which came with no earlier result")
-CONTRADICTED = _rule("contradicted", _MISSING, Cause.UNGROUNDED, 0.4,
-    "the answer gives a number that the newest result about the same thing no longer gives")
-FORBIDDEN_TOOL = _rule("forbidden_tool", _CONSTRAINT, None, STRUCTURE,
-    "a call of a tool that the task names in a sentence with a negation")
-UNDONE = _rule("undone", FailureType.GOAL_DRIFT, None, 0.4,
-    "a change that worked was taken back, and the task does not ask for it")
-MADE_TWICE = _rule("made_twice", _LOOP, Cause.REPETITION, 0.4,
-    "the same call twice, each time with a new id as its result, of which the first goes unused")
-OTHER_ENTITY = _rule("other_entity", _MISSING, Cause.UNGROUNDED, STRUCTURE,
-    "a call about another thing, or to another address, than the one that the task names")
-UNTOUCHED = _rule("untouched", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, 0.5,
-    "the last tool was called for some of the things the task lists, never for the others")
 TOO_LONG = _rule("too_long", _OVERFLOW, Cause.CONTEXT_LENGTH, STRUCTURE,
     "a step of the model failed with words about a length and a limit")
 POST_MORTEM = _rule("post_mortem", FailureType.PLAN_INCOMPLETE, None, 0.5,

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import cached_property
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, NamedTuple
 
 from triage.core.steps import Step
 from triage.core.taxonomy import Effect, names_a_change
 
-from .finding import BROKEN_OFF, Finding
 from .results import denies, is_pending, parsed
 
 REPEATS = 3
@@ -30,10 +29,6 @@ VAGUE_REPEATS = 8
 """How often one must whose calls share a word and are given nothing."""
 SAID_REPEATS = 5
 """How often words without a call must, where calls came before them."""
-ENDLESS = 6
-"""How many calls of the same tools must end a run that has no answer."""
-UNTOLD = 0.55
-"""How sure that is where no words were recorded."""
 MAX_CYCLE = 6
 """The longest cycle looked for, in steps."""
 WAITED = 1.0
@@ -368,33 +363,6 @@ class _Outline:
             if not (isinstance(before, str) and _ID_KEY.fullmatch(before))
         ]
         return tuple(_CHANGES.sub("#", one) if isinstance(one, str) else one for one in kept)
-
-
-def broken_off(steps: Sequence[Step], exempt: Collection[str]) -> Finding | None:
-    """The calls of one tool, or of some in turn, in which a run ends without an answer.
-
-    Less sure where no step has words: then the answer may only not have been recorded.
-    """
-    tools = [step.tool_called for step in takewhile(_calls, reversed(steps))]
-    for length in _LENGTHS:
-        pairs = zip(tools, tools[length:], strict=False)
-        count = length + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if count < max(ENDLESS, REPEATS * length):
-            continue
-        names = tools[count - length : count][::-1]
-        if any(name in exempt for name in names):
-            return None
-        start = len(steps) - count
-        text = f"the run ends in {count} calls of {' → '.join(map(str, names))}, without an answer"
-        told = any(step.llm_output for step in steps)
-        rule = BROKEN_OFF if told else BROKEN_OFF._replace(confidence=UNTOLD)
-        return Finding(rule, text, start, names[0], count // length, length)
-    return None
-
-
-def _calls(step: Step) -> bool:
-    called = step.tool_called is not None and step.error is None
-    return called and not is_pending(step.tool_output)
 
 
 def outline(value: Any) -> tuple[Any, ...]:

@@ -37,6 +37,8 @@ _MAX_JSON = 20_000
 _MAX_SAID = 1_000
 _MAX_ERROR = 300
 _MAX_CODE = 80
+_LEAST_ALIKE = 4
+"""Calls in a row that failed alike, from which on they are a loop."""
 
 Judged = Callable[[ErrorInfo], Any]
 """What the rules say of an exception: a verdict with a `rule`, or None."""
@@ -116,7 +118,6 @@ class Results:
     def __init__(self, tools: Mapping[str, Any], *, brief: bool = False) -> None:
         self._tools = tools
         self._brief = brief
-        self._redirect: finding.Finding | None = None
         self._asked: dict[str, finding.Finding] = {}
         self._broken: dict[str, finding.Finding] = {}
         self._failed: dict[str, _Failed] = {}
@@ -127,6 +128,8 @@ class Results:
         self._said: str | None = None
         self._step: Step | None = None
         self._at = self._admitted = -1
+        self._alike: tuple[str, str] = ("", "")
+        self._alike_from, self._alike_calls = -1, 0
 
     def add(self, step: Step, at: int) -> None:
         """The next step, at this position."""
@@ -139,6 +142,8 @@ class Results:
             return
         name = tool or ""
         failure = failure_of(step) or self._denied(step) or self._odd(step)
+        if tool is not None:
+            self._count(tool, failure, at)
         if self._brief and failure is None:
             self._last = None
             self._worked.add(name)
@@ -149,10 +154,6 @@ class Results:
             if isinstance(step.tool_input, Mapping):
                 self._keys.setdefault(name, set()).update(step.tool_input)
         read = failure.text if failure is not None else text_of(output) or ""
-        if self._redirect is None and (order := _order_in(read)):
-            self._redirect = finding.Finding(
-                finding.REDIRECT, f"the result says {said_by(order)}", at, tool
-            )
         if _asks_again(read):
             said = f"the result of {name!r} asks for the same call: {said_by(read)}"
             known = self._asked.get(name, finding.Finding(finding.ASKED, said, at, tool, length=1))
@@ -176,6 +177,25 @@ class Results:
             for kept in (self._asked, self._broken, self._failed):
                 kept.pop(name, None)
 
+    def _count(self, tool: str, failure: Failure | None, at: int) -> None:
+        """Count the calls of one tool in a row that failed alike."""
+        words = "" if failure is None else failure.text.rstrip().rpartition("\n")[2]
+        alike = tool, re.sub(r"\d+", "#", words)
+        if alike != self._alike or not words:
+            self._alike, self._alike_from, self._alike_calls = alike, at, 0
+        self._alike_calls += bool(words)
+
+    @property
+    def _same_failure(self) -> finding.Finding | None:
+        """The same failure from the same tool to the end, although it was given something else."""
+        tool, words = self._alike
+        if self._alike_calls < _LEAST_ALIKE:
+            return None
+        said = f"{tool!r} failed {self._alike_calls} times alike: {said_by(words)}"
+        return finding.Finding(
+            finding.SAME_ERROR, said, self._alike_from, tool, self._alike_calls, 1
+        )
+
     def _odd(self, step: Step) -> Failure | None:
         """A page, or an object with a message and nothing else, from a tool that has answered otherwise."""
         output = step.tool_output
@@ -184,7 +204,7 @@ class Results:
             status = int(output) if _STATUS.fullmatch(output) else None
             return Failure(output[:_MAX_SAID], status)
         known = self._shapes.get(step.tool_called or "")
-        if not known or _RECORDS.search(step.tool_called or ""):
+        if not known or RECORDS.search(step.tool_called or ""):
             return None
         shape = shape_of(step.tool_output)
         if shape not in (PAGE, _MESSAGE) or shape in known:
@@ -209,7 +229,7 @@ class Results:
 
     def standing(self, judge: Judged) -> list[finding.Finding]:
         """What stands at the end, most decisive first."""
-        found = [] if self._redirect is None else [self._redirect]
+        found = [] if self._same_failure is None else [self._same_failure]
         found += self._overflowed(judge)
         for kept in (self._asked, self._broken):
             found += sorted(kept.values(), key=lambda one: one.step or 0)[:1]
@@ -532,7 +552,7 @@ def failure_of(step: Step) -> Failure | None:
     if (
         text is None
         or text.lstrip()[:1] not in ("{", "<")
-        or _RECORDS.search(step.tool_called or "")
+        or RECORDS.search(step.tool_called or "")
     ):
         return None
     # A list is how content comes in parts: the first text of it is what the model reads first.
@@ -575,7 +595,7 @@ def denies(output: Any) -> bool:
     return len(text) < _MAX_DENIAL and _DENIES.match(text) is not None
 
 
-_RECORDS = Pattern(r"(?i:(?:^|[\W_])(?:file|log|cat|grep|tail|head|diff|doc)s?(?:$|[\W_]))")
+RECORDS = Pattern(r"(?i:(?:^|[\W_])(?:file|log|cat|grep|tail|head|diff|doc)s?(?:$|[\W_]))")
 """Tools that show what was written down: an object or a page there is what somebody kept."""
 _LEADS = Pattern(
     r"[\s\[<*(\u2502\u2577]{0,6}(?:"
@@ -838,34 +858,9 @@ _AGAIN = Pattern(
 """A demand for exactly the call that was answered, once more."""
 
 
-_ROLES = ("system", "admin", "developer", "supervisor", "orchestrator")
-_ORDERS = Pattern(
-    r"[\[<({*#]{1,3}\s?(?:system|admin(?:istrator)?|developer|supervisor|orchestrator)[ _-]{1,2}"
-    r"(?:update|notice|message|note|override|alert|prompt|instructions?|directive|command|order)"
-    r"\s?[\]>)}:*#]"
-    r"|\b(?:ignore|disregard|forget|override) (?:\w{1,12} ){0,3}(?:previous|prior|above|earlier|"
-    r"preceding|original) (?:\w{1,12} ){0,2}(?:instructions?|prompts?|directions?|guidelines|goals?|"
-    r"objectives?|orders?)\b(?! (?:about|regarding|concerning|on|for)\b)"
-)
-_MENTIONS = Pattern(r"['\"\u201c\u2018`]\Z")
-
-
 def _asks_again(text: str) -> bool:
     low = text.lower()
     return any(word in low for word in _SAMENESS) and _AGAIN.search(low) is not None
-
-
-def _order_in(text: str) -> str | None:
-    """What a result says to the agent in the place of its user; None if nothing, or only quoted."""
-    low = text.lower()
-    if not any(word in low for word in (*_ROLES, "instruction", "prompt", "original", "previous")):
-        return None
-    hit = _ORDERS.search(low)
-    if hit is None or _MENTIONS.search(low[: hit.start()][-1:]):
-        return None
-    if low[:1] not in ("{", "[") and low[: hit.start()].count('"') % 2:
-        return None  # within what the result quotes
-    return text[hit.start() : hit.start() + 300]
 
 
 _CUT_MARKS = Pattern(

@@ -18,10 +18,10 @@ from triage.core.taxonomy import FailureType
 
 from . import finding
 from .arguments import Schema, gives, takes
-from .flow import trace
-from .loops import REPEATS, Loop, Loops, Polling, broken_off, outline, same_step
-from .onset import onsets
+from .injected import carried_out
+from .loops import REPEATS, Loop, Loops, Polling, outline, same_step
 from .results import Results, cut_short, denies, ended, failure_of, is_pending, text_in, text_of
+from .services import same_answers
 from .tool_calls import WATCHED, check_output
 
 WHOLE = 400
@@ -207,7 +207,7 @@ def look(
     past = watch.past
     if past is not None and past.repeats >= MANY and _answered(steps, past):
         past = past._replace(rule=finding.NEAR_LOOP)
-    loose = [watch.misfit, watch.result, past, None if raised else broken_off(steps, exempt)]
+    loose = [watch.misfit, watch.result, past]
     loop = watch.loop
     if loop is None and not raised and (repeated := _only_repeats(steps, exempt)):
         loose.append(repeated)
@@ -297,13 +297,13 @@ def review(
     for at, step in enumerate(steps):
         results.add(step, at)
     found = [
-        *(onsets(steps, text_in(task), judge) if whole else ()),
+        same_answers(steps, judge) if whole else None,
         *results.standing(judge),
         *seen.loose,
         _open_subgoals(steps, subgoals),
         ended(steps[-1], len(steps) - 1),
         cut_short(steps, text_in(task)),
-        *(trace(steps, task) if whole else ()),
+        carried_out(steps, task) if whole else None,
     ]
     ranked = sorted((one for one in found if one is not None), key=lambda one: -one.rule.confidence)
     return [_from_first_void(one, steps) for one in _earliest_first(ranked)]
