@@ -14,17 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import table
 
+from triage import Step
 from triage.classifiers import Grounding
 
 ORDER = {"order": "K5550137", "status": "pending", "total": 318.40, "items": [{"price": 95.15}]}
 SALES = [{"region": "north", "sold": 1250}, {"region": "south", "sold": 830}]
 
 
-def missing(sources: Any, answer: Any, *, called: Any = ()) -> list[tuple[str, str]]:
+def missing(sources: Any, answer: Any) -> list[tuple[str, str]]:
     grounding = Grounding()
     grounding.source(sources)
-    for tool, arguments, output in called:
-        grounding.did(tool, arguments, output)
     return [(fact.kind, fact.text) for fact in grounding.unsupported(answer)]
 
 
@@ -59,6 +58,7 @@ def missing(sources: Any, answer: Any, *, called: Any = ()) -> list[tuple[str, s
         ({"price": 120, "nights": 4}, "Four nights cost $480."),
         ("arrival 2026-05-05, 3 nights", "Check-out is on 8 May."),
         ({"a": 430, "b": 315, "hotel": 120}, "430 + 315 + 3 * 120 = 1105"),
+        ({"a": 430, "b": 315}, "430 + 315 = 855: what is reckoned wrong is not made up"),
         ({"a": 430, "b": 315, "hotel": 120}, "The total cost of the trip is $1105."),
         ({"a": 430, "b": 315, "hotel": 120}, "Together that is about $1,100."),
         ({"prices": [12.5, 3.99, 7.25, 101]}, "The sum is 124.74."),
@@ -93,10 +93,6 @@ def missing(sources: Any, answer: Any, *, called: Any = ()) -> list[tuple[str, s
         ("at 7pm", "It starts at 19:00."),
         ("The booking is for 2025-03-11. The day after, please.", "I looked at 2025-03-12."),
         ("As seen", "As of 21 November 2026 nothing is known."),
-        # quotes
-        ("The notice: “All flights   are\n cancelled.”", 'It says "all flights are cancelled."'),
-        ("a, b, c and d are in stock", 'The page states "a, b ... are in stock".'),
-        ("", 'You could reply "thank you very much for the offer" to them.'),
         # no facts
         ("", "```python\nprint(4711, 'W1234567')\n```"),
         ("", "Run `curl -X POST http://10.2.3.4/v1?x=12345` first."),
@@ -122,9 +118,6 @@ def test_a_fact_that_a_source_holds_in_any_form_is_supported(sources: Any, answe
         ("4 sensors, 21.5 degrees", "It is 38.6 degrees warm.", [("number", "38.6")]),
         ("Sales rose.", "Sales rose by 17%.", [("number", "17%")]),
         (SALES, "The west sold 990.", [("number", "990")]),
-        ({"a": 430, "b": 315}, "430 + 315 = 855", [("sum", "855")]),
-        ({"a": 12.5, "b": 3}, "So $12.50 x 3 = $47.50 in all.", [("sum", "$47.50")]),
-        ({"a": 430, "b": 315, "c": 20}, "(430 + 315) * 20 = 15,900", [("sum", "15,900")]),
         ({"a": 430, "b": 315, "hotel": 120}, "That is $1,234 in total.", [("number", "$1,234")]),
         ({"flights": [414, 267, 365], "hotel": 214}, "In all it comes to $1295.",
          [("number", "$1295")]),
@@ -152,11 +145,6 @@ def test_a_fact_that_a_source_holds_in_any_form_is_supported(sources: Any, answe
         ({"date": "2026-11-21"}, "It is on 12/24/2026.", [("date", "12/24/2026")]),
         ({"departs": "14:05"}, "It departs at 16:35.", [("date", "16:35")]),
         ({"departs": "14:05"}, "It departs at 9 am.", [("date", "9 am")]),
-        ("The notice says that flights are late.",
-         'The notice says "all flights have been cancelled today".',
-         [("quote", "all flights have been cancelled today")]),
-        ("He spoke of taxes.", "According to him, “taxes will be cut by the next parliament”.",
-         [("quote", "taxes will be cut by the next parliament")]),
         (ORDER, "It costs $318.40 and ships on 4 July 2031 to x9@y.io.",
          [("email", "x9@y.io"), ("date", "4 July 2031")]),
         (ORDER, {"order": "K5550137", "price": 981.25, "confidence": 0.97}, [("number", "981.25")]),
@@ -167,61 +155,6 @@ def test_a_fact_that_no_source_holds_is_named(
     sources: Any, answer: Any, facts: list[tuple[str, str]]
 ) -> None:
     assert missing(sources, answer) == facts
-
-
-REFUND = ("issue_refund", {"order": "W1"}, "refund of 20.00 issued")
-LOOK = ("get_order", {"order": "W1"}, {"status": "pending"})
-
-
-@table(
-    ("called", "answer"),
-    [
-        ([LOOK], "I have sent the email to your team."),
-        ([LOOK], "I've booked the table for you."),
-        ([LOOK], "Done! We have successfully cancelled it."),
-        ([LOOK], "The refund has been issued."),
-        ([LOOK], "The old account has now been deleted."),
-        ([LOOK], "I deleted the old backups."),
-        ([LOOK], "I just deployed the new version."),
-        ([REFUND], "I've scheduled a meeting with the team."),
-    ],
-)
-def test_a_claim_that_no_call_fits_is_named(called: Any, answer: str) -> None:
-    assert missing("", answer, called=called) == [
-        ("claim", answer.removeprefix("Done! ").rstrip("."))
-    ]
-
-
-@table(
-    ("called", "answer"),
-    [
-        ([REFUND], "I have issued the refund."),
-        ([REFUND], "Your refund has been issued."),
-        ([("notify", {"channel": "slack"}, "ok")], "I have sent a message to the team."),
-        ([("python", {"code": "smtp()"}, "")], "I have sent the email."),
-        ([("runShellCommand", "rm -r old", "")], "I deleted the old backups."),
-        ([], "I have sent the email."),
-        ([LOOK], "I will send the email."),
-        ([LOOK], "I have not sent the email."),
-        ([LOOK], "Once I have sent the email, you will hear from them."),
-        ([LOOK], "Should I say that I have sent the email?"),
-        ([LOOK], "Have you sent the email? I could have sent it."),
-        ([LOOK], 'Their words were "I have sent the email."'),
-        ([LOOK], "> I have sent the email."),
-        ([LOOK], "You have sent the email. They booked a table."),
-        ([LOOK], "I have checked your order and found that it is pending."),
-    ],
-)
-def test_what_is_done_denied_planned_or_said_by_others_is_no_claim(
-    called: Any, answer: str
-) -> None:
-    assert missing("", answer, called=called) == []
-
-
-def test_a_call_that_failed_is_no_deed() -> None:
-    grounding = Grounding()
-    grounding.did("send_email", {"to": "ana"}, None, failed=True)
-    assert [fact.kind for fact in grounding.unsupported("I have sent the email.")] == ["claim"]
 
 
 def test_sources_may_come_after_an_answer() -> None:
@@ -240,6 +173,9 @@ def test_only_the_kinds_that_are_asked_for_are_looked_at() -> None:
 RECORDS = Path(__file__).parents[3] / "shared" / "trajectories" / "dev.jsonl.gz"
 
 
+SHOWN = ("action", "tool_called", "tool_input", "tool_output", "error")
+
+
 def replies(source: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Each reply of a recorded run with its facts that nothing before it holds."""
     if not RECORDS.exists():
@@ -256,8 +192,7 @@ def replies(source: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
             if tool is None and not said:
                 grounding.source(step["action"])
             grounding.source(step.get("user_input"))
-            grounding.source(step["error"])
-            grounding.did(tool, step["tool_input"], step["tool_output"], failed=bool(step["error"]))
+            grounding.step(Step(**{name: step[name] for name in SHOWN}))
 
 
 def test_replies_of_runs_that_went_well_are_grounded() -> None:
@@ -267,14 +202,10 @@ def test_replies_of_runs_that_went_well_are_grounded() -> None:
 
 
 def test_answers_of_healthy_runs_have_few_facts_without_a_source() -> None:
-    """Their agents were given no fault, yet some reckon wrong: that is said as a sum.
-
-    Of the others four have prices that nothing had answered, and three totals that nothing adds up to.
-    """
+    """Their agents were given no fault, yet some have prices or totals that nothing had answered."""
     found = [facts for _, facts in replies("sentinel_healthy")]
     assert len(found) > 150
-    others = [facts for facts in found if any(fact.kind != "sum" for fact in facts)]
-    assert len(others) <= 7
+    assert sum(map(bool, found)) <= 7
 
 
 def test_invented_data_of_failed_runs_is_seen() -> None:

@@ -15,36 +15,40 @@ OPEN = Step(action="open", tool_called="open", tool_input={"at": 2}, tool_output
 DONE = Step(action="model", llm_output="I could not find it.")
 
 
-def kinds(
-    *steps: Step, task: Any = "Find the 3 oldest bridges."
-) -> tuple[FailureType, FailureType]:
-    """What is said of a live run, and in a post-mortem."""
-    trajectory = Trajectory(steps, task=task)
-    live = RulesClassifier().classify(trajectory)
-    late = RulesClassifier(failed=True).classify(trajectory)
-    assert late.confidence < 0.6 or live.failure_type is late.failure_type
-    return live.failure_type, late.failure_type
+def said(text: str, who: str = "model") -> Step:
+    return Step(action=who, llm_output=text)
+
+
+ASKED = Step(action="chief", llm_output="Please go on until you have found it, or say why not.")
+TURN = (ASKED, Step(action="scout", tool_called="look", tool_input={"at": 7}, tool_output="fog"))
+LONG = said("The three oldest ones are A, B and C, as the list of the city says. " * 2)
 
 
 @table(
-    ("steps", "kind"),
+    ("steps", "kind", "confidence", "at"),
     [
-        ([LOOK, LOOK, LOOK, OPEN, DONE], FailureType.LOOP_DETECTED),
-        ([LOOK, Step(action="write", tool_called="write", tool_input="42")], FailureType.PLAN_INCOMPLETE),
-        ([DONE, Step(llm_output="It is **the Ponte Maria**.")], FailureType.HALLUCINATED_STATE),
+        ([LOOK, LOOK, LOOK, OPEN, DONE], FailureType.LOOP_DETECTED, 0.5, 0),
+        ([LOOK, *TURN, *TURN], FailureType.LOOP_DETECTED, 0.6, 1),
+        ([LOOK, *(said(f"{LONG.llm_output} {at}", f"agent {at % 3}") for at in range(8))],
+         FailureType.PLAN_INCOMPLETE, 0.6, None),
+        ([LOOK, ASKED, said("TERMINATE", "scout")], FailureType.PLAN_INCOMPLETE, 0.6, None),
+        ([DONE, said("It is **the Ponte Maria**.")], FailureType.HALLUCINATED_STATE, 0.6, None),
+        ([LOOK, LONG], FailureType.HALLUCINATED_STATE, 0.5, None),
+        ([LOOK, Step(tool_called="open", error="no map here")], FailureType.HALLUCINATED_STATE, 0.5, 1),
     ],
 )  # fmt: skip
-def test_the_likeliest_type_is_named_where_a_live_run_gets_unknown(
-    steps: list[Step], kind: FailureType
+def test_the_likeliest_type_is_named_by_the_form_of_the_run_where_a_live_run_gets_unknown(
+    steps: list[Step], kind: FailureType, confidence: float, at: int | None
 ) -> None:
-    assert kinds(*steps) == (FailureType.UNKNOWN, kind)
+    trajectory = Trajectory(steps, task="Find the 3 oldest bridges.")
+    assert RulesClassifier().classify(trajectory).failure_type is FailureType.UNKNOWN
+    late = RulesClassifier(failed=True).classify(trajectory)
+    assert (late.failure_type, late.confidence, late.critical_step) == (kind, confidence, at)
 
 
-def test_of_an_answer_that_may_be_anything_a_guess_is_made_that_names_no_step() -> None:
-    answer = Step(action="model", llm_output="The three oldest ones are A, B and C. " * 3)
-    assert kinds(LOOK, answer) == (FailureType.UNKNOWN, FailureType.HALLUCINATED_STATE)
-    late = diagnose(None, [LOOK, answer], task="Find the 3 oldest bridges.", failed=True)
-    assert (late.confidence, late.critical_step) == (0.4, None)
+def test_a_guess_says_that_a_model_can_say_more() -> None:
+    late = diagnose(None, [LOOK, LONG], failed=True)
+    assert late.evidence[0].text.endswith("for what the run means, ask a model (`LLMClassifier`)")
 
 
 def test_an_error_that_says_nothing_leaves_the_guess_to_the_steps() -> None:
@@ -52,18 +56,7 @@ def test_an_error_that_says_nothing_leaves_the_guess_to_the_steps() -> None:
         assert diagnose(error, (LOOK, DONE)).failure_type is FailureType.UNKNOWN
         late = diagnose(error, (LOOK, DONE), failed=True)
         assert late.failure_type is diagnose(None, (LOOK, DONE), failed=True).failure_type
-        assert 0.3 < late.confidence < 0.6
-
-
-def test_the_first_step_that_states_facts_from_nowhere_is_named() -> None:
-    steps = [
-        Step(action="expert", llm_output="Let us begin."),
-        Step(action="expert", llm_output="The oldest one was built by Gustave Eiffel."),
-        Step(action="checker", llm_output="Gustave Eiffel it is."),
-    ]
-    found = diagnose(None, steps, task="Which bridge is the oldest?", failed=True)
-    assert (found.failure_type, found.critical_step) == (FailureType.HALLUCINATED_STATE, 1)
-    assert found.confidence == 0.5
+        assert late.confidence == 0.5
 
 
 def test_what_is_sure_is_said_with_the_same_confidence() -> None:

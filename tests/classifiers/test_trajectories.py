@@ -35,7 +35,7 @@ def test_injected_faults_are_found_and_the_answers_are_right(pairs: list[scores.
     line = scores.line("", of(pairs, "sentinel_fault", "sentinel_healthy"))
     assert line.hits is not None
     assert line.precision is not None
-    assert line.hits >= 0.85
+    assert line.hits >= 0.8
     assert line.precision >= 0.95
 
 

@@ -282,12 +282,12 @@ async def history(checks: Checks, *answers: Any) -> tuple[Any, list[str | None]]
 async def test_an_answer_without_a_source_is_a_failure_that_names_it() -> None:
     checks = Checks(grounding=True, tools=["get_price"])
     result, hints = await history(
-        checks, "It costs $999.99 with ticket ZZ90210. I have sent the ticket.", "It costs $120.50."
+        checks, "It costs $999.99 with ticket ZZ90210.", "It costs $120.50."
     )
     assert result == "It costs $120.50."
     assert hints[0] is None
     assert hints[1] is not None
-    for part in ('"$999.99"', '"ZZ90210"', "get_price", '"I have sent the ticket"', "Do it first"):
+    for part in ('"$999.99"', '"ZZ90210"', "get_price"):
         assert part in hints[1]
 
 
@@ -320,7 +320,6 @@ async def test_the_diagnosis_of_an_invented_answer_holds_each_fact_as_evidence()
         (Grounds(at_least=2), "It costs $999.99."),
         (Grounds(kinds=("email",)), "It costs $999.99."),
         (True, "Two tickets: 2 * 120.50 = 251"),
-        (Grounds(kinds=("sum",)), "It costs $999.99: 2 * 120.50 = 241"),
         (Grounds(sources={"rules": ["a fee of $999.99"]}), "It costs $999.99."),
         (True, None),
     ],
@@ -330,12 +329,6 @@ async def test_an_answer_with_sources_or_with_too_few_facts_is_let_through(
 ) -> None:
     result, _ = await history(Checks(grounding=grounding), answer)
     assert result == answer
-
-
-async def test_wrong_arithmetic_fails_a_result_where_it_is_asked_for() -> None:
-    checks = Checks(grounding=Grounds(kinds=("sum",)))
-    with pytest.raises(TriageEscalationError, match="does not come out"):
-        await Agent(Answers("2 * 120.50 = 251"), FailurePolicy(), checks=checks).run("?")
 
 
 async def test_what_an_earlier_attempt_has_found_is_a_source_and_a_hint_is_none() -> None:

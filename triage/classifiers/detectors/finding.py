@@ -102,7 +102,7 @@ INJECTED = _rule("injected", FailureType.GOAL_DRIFT, REDIRECTED, LIKELY,
     "a tool's result gives the agent an order, and a call soon after it has values that only the order has")
 OPEN_SUBGOALS = _rule("open_subgoals", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, STRUCTURE,
     "a subgoal that no step without an error has named")
-UNGROUNDED = _rule("ungrounded", _MISSING, Cause.UNGROUNDED, 0.8,
+UNGROUNDED = _rule("ungrounded", _MISSING, Cause.UNGROUNDED, WEAK,
     "a fact of the last answer stands neither in the task nor in a result; looked for on request")
 SAME_TEXT = _rule("same_text", _LOOP, Cause.REPETITION, STRUCTURE,
     "different tools answer with the same sentence, whatever they are asked")
@@ -110,8 +110,8 @@ SERVICE_TEXT = _rule("service_text", _EXTERNAL, None, STRUCTURE,
     "as same_text, where the sentence does not ask for the call again; type and cause as its words say")
 TOO_LONG = _rule("too_long", _OVERFLOW, Cause.CONTEXT_LENGTH, STRUCTURE,
     "a step of the model failed with words about a length and a limit")
-POST_MORTEM = _rule("post_mortem", FailureType.PLAN_INCOMPLETE, None, 0.5,
-    "of a run that is known to have failed nothing was found; the type is the most frequent one")
+POST_MORTEM = _rule("post_mortem", _MISSING, None, 0.5,
+    "a run that is known to have failed shows nothing: the type that people gave most often to such runs")
 CUT_OFF = _rule("cut_off", _OVERFLOW, Cause.OUTPUT_CUT, STRUCTURE,
     "the metadata of the last step says that the model's answer ended at the limit of its length")
 FILTERED = _rule("filtered", _CONSTRAINT, Cause.CONTENT_FILTER, STRUCTURE,

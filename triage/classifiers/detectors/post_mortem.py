@@ -40,7 +40,7 @@ def likeliest(steps: Sequence[Step]) -> Finding:
     else:
         kind, why, confidence = FailureType.HALLUCINATED_STATE, "nothing else was found", _PLAIN
     rule = POST_MORTEM._replace(failure_type=kind, confidence=confidence)
-    return Finding(rule, f"{why}; what the run means, a model can say (`--model`)", at)
+    return Finding(rule, f"{why}; for what the run means, ask a model (`LLMClassifier`)", at)
 
 
 def _turns_again(steps: Sequence[Step]) -> int:
