@@ -41,6 +41,31 @@ FAULTS = {
             )
         )
     ),
+    "a guard asks without end about two equal calls that may be repeated": History(
+        Together(tuple(Pay("p1", effect="idempotent", guard="approve", pauses=1) for _ in "ab"))
+    ),
+    "a payment that may be repeated is given back once for each time that it was made": History(
+        Together(
+            (
+                Fail("f1", action="replan"),
+                InTurn(
+                    (
+                        Pay("p2", effect="idempotent", undo="works"),
+                        Fail("f3", action="start over", times=2),
+                    )
+                ),
+            )
+        ),
+        lag=1,
+    ),
+    "a payment that is shared by equal calls is given back for each of them": History(
+        InTurn(
+            (
+                *(Pay("p1", effect="idempotent", undo="works") for _ in "ab"),
+                Fail("f2", action="compensate"),
+            )
+        )
+    ),
 }
 
 

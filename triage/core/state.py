@@ -404,7 +404,8 @@ class RunState:
         if event.keyed and event.key in self.calls:
             self.calls[event.key] = replace(self.calls[event.key], keyed=True)
             return
-        self.approved.discard(event.key)
+        if event.effect in UNSAFE:
+            self.approved.discard(event.key)
         before = self.calls.get(event.key)
         self.calls[event.key] = Call(
             event.key,
@@ -433,6 +434,8 @@ class RunState:
                 call = replace(call, done_at=self.ledger.positions[event.step])
             self.calls[event.key] = call
             return
+        if event.outcome == "done":  # until then a call that may be repeated keeps its approval
+            self.approved.discard(event.key)
         self.calls[event.key] = replace(
             call,
             outcome=event.outcome,

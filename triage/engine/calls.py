@@ -29,7 +29,7 @@ from triage.core.steps import Step, step_of_json
 from triage.core.taxonomy import UNSAFE, Effect
 
 from . import tools
-from .call_keys import Place, Tally, reusable, tally
+from .call_keys import Place, Tally, name_of_key, reusable, tally
 from .compensation import undo
 from .drivers import ASYNC, SYNC, Driver, step
 from .event_loop import CANCELLATIONS
@@ -310,7 +310,7 @@ def _reuse(
         step=step,
     )
     if tool.compensate is not None and not run.session.state.inherits(call.seq):
-        _restore_undo(run, tool, call.key, bound, result)
+        _keep_undo(run, tool, call.key, bound, result, reused=True)
     return Reused(result)
 
 
@@ -340,19 +340,34 @@ def _step(
     return tool.step(step)
 
 
-def _restore_undo(
-    run: Recorder, tool: tools.Tool, key: str, bound: dict[str, Any], result: Any
+def _keep_undo(
+    run: Recorder,
+    tool: tools.Tool,
+    key: str,
+    bound: dict[str, Any],
+    result: Any,
+    *,
+    reused: bool = False,
 ) -> None:
-    """Register the compensator of a reused call, which another process may have made."""
+    """Register the compensator of a call, unless one is registered that undoes the same effect.
+
+    That is the one of a reused call, or of an equal call if the tool may be repeated: all of these calls
+    have one effect, which is undone once. This process may have it from another one.
+    """
     session = run.session
-    entries = [entry for entry in session.state.compensations if entry.key == key]
+    undoing = _undoing(tool, bound, result)
+    entries = [entry for entry in session.state.compensations if entry.key == key and reused]
+    if tool.effect not in UNSAFE:
+        name = name_of_key(key)
+        equal = (entry for entry in session.state.compensations if not entry.ran)
+        entries += [entry for entry in equal if name_of_key(entry.key) == name]
     if not entries:
-        run.register_undo(key, _undoing(tool, bound, result))
+        run.register_undo(key, undoing)
         return
     known = session.undo = {} if session.undo is None else session.undo
     for entry in entries:
-        if not entry.ran and entry.seq not in known:
-            known[entry.seq] = _undoing(tool, bound, result)
+        if not entry.ran:
+            known.setdefault(entry.seq, undoing)
 
 
 def _undoing(tool: tools.Tool, bound: dict[str, Any], result: Any) -> tools.Undoing:
@@ -383,7 +398,7 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     if outcome == "in_doubt":
         tally(run).hear(begun.key)
     if tool.compensate is not None and outcome == "done" and not run.over:
-        run.register_undo(begun.key, _undoing(tool, begun.bound, result))
+        _keep_undo(run, tool, begun.key, begun.bound, result)
     return result
 
 

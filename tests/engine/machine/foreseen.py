@@ -27,12 +27,17 @@ def foreseen(history: History) -> tuple[str, Counter[str]] | None:
 
 @dataclass
 class _Run:
-    """A run in its model. known: places of the calls whose results are reused."""
+    """A run in its model.
+
+    known: places of the calls whose results are reused. kept: of those among them that a rollback has kept
+    in the trajectory, ahead of the attempt's first checkpoint.
+    """
 
     on_in_doubt: str
     steps: list[Node]
     made: Counter[str] = field(default_factory=Counter)
     known: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
     approved: set[int] = field(default_factory=set)
     returned: str = ""
@@ -56,7 +61,7 @@ class _Run:
                 case Read(name, failures):
                     self.made[f"read {name}"] += 1
                     if self.made[f"read {name}"] <= failures:
-                        self.returned = ""
+                        self.returned, self.kept = "", []
                         self._stopped(met)
                         return False
                 case Ask(name):
@@ -102,7 +107,7 @@ class _Run:
         if unsure and pay.outcome == "unanswered":
             met.append(place)
         if not unsure:
-            self.returned = ""
+            self.returned, self.kept = "", []
         if pay.guard is not None and not unsure:
             self.approved.discard(place)
         self._stopped(met)
@@ -138,18 +143,20 @@ class _Run:
                 self.ended = "escalated"
             case "replan":
                 self._start(met)
+                self.kept = []
                 self.returned = ""
             case "start over":
-                self.known = []
+                self.known = self.kept
                 self.returned = ""
             case "rollback":
-                self.known = met
+                self.known = self.kept = met
                 self.returned = ""
             case _:
                 self._return(fail, met)
 
     def _can_be_undone(self, met: list[int]) -> bool:
-        undone = [step for place in met if isinstance(step := self.steps[place], Pay)]
+        behind = [place for place in met if place not in self.kept]
+        undone = [step for place in behind if isinstance(step := self.steps[place], Pay)]
         return all(
             pay.undo in ("works", "once") or (pay.undo is None and not pay.is_unsafe)
             for pay in undone
@@ -158,15 +165,16 @@ class _Run:
     def _return(self, fail: Fail, met: list[int]) -> None:
         kind = "unknown" if fail.kind == "unknown" else "external"
         asks = [at for at, place in enumerate(met) if isinstance(self.steps[place], Ask)]
-        at = len(met)
-        if fail.kind == "conflict":
-            at = 0
+        at: int | None = len(met)
+        if fail.kind == "conflict" or (kind == "unknown" and self.returned == "unknown"):
+            at = None
         elif kind == "unknown":
-            at = 0 if self.returned == "unknown" or not asks else asks[-1]
+            at = asks[-1] if asks else None
         # No point before an effect that a model has been told of.
-        for effect in range(len(met) - 1, at - 1, -1):
+        for effect in range(len(met) - 1, (at or 0) - 1, -1):
             if self._is_unsafe(met[effect]) and asks and asks[-1] > effect:
                 at = effect + 1
                 break
-        self.returned = kind if at else ""
-        self.known = [*met[:at], *self._effects(met[at:])]
+        self.kept = []
+        self.returned = "" if at is None else kind
+        self.known = [*met[: at or 0], *self._effects(met[at or 0 :])]

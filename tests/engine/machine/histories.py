@@ -238,11 +238,6 @@ def one_in(count: int) -> st.SearchStrategy[bool]:
     return st.integers(1, count).map(lambda number: number == count)
 
 
-def _sound(pay: Pay) -> Pay:
-    """A payment whose options go together: only unsafe calls are guarded or undone."""
-    return pay if pay.is_unsafe else replace(pay, guard=None, undo=None)
-
-
 class _Drawn:
     """Draws the steps of one program, with a name of its own for each, or the same step again.
 
@@ -281,7 +276,7 @@ class _Drawn:
             some(draw(some([[False], [False], [False, True]]))),
             some(draw(some([[0], [0], [1]]))),
             PAUSES,
-        ).map(_sound)
+        )
         reads = st.builds(Read, st.just("r"), some([0, 0, 0, 1, 2]), PAUSES)
         asks = st.builds(Ask, st.just("m"), PAUSES)
         self._leaf_of: dict[str, st.SearchStrategy[Any]] = {

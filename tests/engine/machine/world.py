@@ -250,7 +250,7 @@ class Player:
             classifier=self,
             store=self._store,
             limits=Limits(attempts=200),
-            checks=Checks(guard=Guard(decide, ("once", "unknown")), watch=False),
+            checks=Checks(guard=Guard(decide, ("once", "unknown", "idempotent")), watch=False),
             environment=self._time,
             durability=Durability(on_in_doubt=self._history.on_in_doubt, redact=False),  # type: ignore[arg-type]
         )
