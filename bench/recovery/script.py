@@ -137,8 +137,12 @@ class Model:
         return there[(self.task.seed + n) % len(there)]
 
     def clean(self, view: View) -> Move:
-        """What a model does that never errs."""
-        return SHAPES[self.task.shape](self, view)
+        """Move as a model does that never errs: ask for what is missing, else answer."""
+        try:
+            data = SHAPES[self.task.shape](Reader(self, view))
+        except Wants as wants:
+            return wants.move
+        return Move("final", data=data, text=said(self.task, data))
 
     def answer(self, view: View) -> Move:
         """What this model does: the clean move, or one of its slips."""
@@ -163,10 +167,6 @@ class Model:
             return not any(word.casefold() in told for word in slip.words)
         return self.slipped[slip.turn] < {"once": 1, "twice": 2}[slip.until]
 
-    def say(self, data: Any, turn: str = "final") -> Move:
-        """The final answer, in the form that the agent reads."""
-        return Move(turn, data=data, text=said(self.task, data))
-
 
 def said(task: Task, data: Any) -> str:
     """An answer in words, or in the form that the agent parses."""
@@ -185,296 +185,237 @@ def said(task: Task, data: Any) -> str:
 # ---------------------------------------------------------------- what the tasks ask for
 
 
-def _search(model: Model, view: View, n: int = 0) -> Move | list[dict[str, Any]]:
-    """The search of a place, or what it has given."""
-    d, place = model.domain, model.place(n)
-    for tool in (d.search, d.backup):
-        found = view.got(tool, place=place)
-        if found is not MISSING:
-            return list(found)
-    arguments: dict[str, Any] = {"place": place}
-    tool = d.search
-    broken = (d.search, "503", "unavailable", "410", "409", "conflict", "Expecting value")
-    if model.task.options.get("substitute") and _word(view, *broken):
-        tool = d.backup
-    if model.task.options.get("greedy"):
-        arguments["limit"] = 5 if view.told else 400
-    return Move("search" if n == 0 else f"search{n}", ((tool, arguments),))
+class Wants(Exception):
+    """The model has to call tools before it can answer."""
+
+    def __init__(self, turn: str, *calls: tuple[str, Any]) -> None:
+        self.move = Move(turn, calls)
 
 
-def _word(view: View, *words: str) -> bool:
-    told = view.told.casefold()
-    return any(word.casefold() in told for word in words)
+class Reader:
+    """The results that a model has been given. Each method raises Wants for a call that has none yet."""
 
+    def __init__(self, model: Model, view: View) -> None:
+        self.model = model
+        self.task = model.task
+        self.domain = model.domain
+        self.view = view
 
-def _named(found: list[dict[str, Any]], item: Item) -> str:
-    return next((str(row["id"]) for row in found if row["name"] == item.name), item.id)
-
-
-def _chosen(model: Model, view: View, right: str, turn: str) -> str:
-    """What the conversation has settled on: a model goes on with what it once chose, unless told."""
-    if any(s.how == "wrong_id" and s.turn == turn for s in model.task.slips) and not view.told:
-        for call in view.calls:
-            if call.name == model.domain.detail:
-                return str(call.arguments.get("item_id"))
-    return right
-
-
-def _detail(model: Model, view: View, n: int = 0) -> Move | dict[str, Any]:
-    found = _search(model, view)
-    if isinstance(found, Move):
-        return found
-    turn = "detail" if n == 0 else f"detail{n}"
-    item_id = _chosen(model, view, _named(found, model.wanted(n)), turn)
-    tool = model.domain.detail
-    got = view.got(tool, item_id=item_id)
-    stale = n == 0 and model.task.options.get("stale") and _word(view, "409", "conflict")
-    if got is MISSING or (stale and view.count(tool, item_id=item_id) < 2 and not _fresh(got)):
-        return Move(turn, ((tool, {"item_id": item_id}),))
-    return dict(got)
-
-
-def _fresh(got: dict[str, Any]) -> bool:
-    return bool(got["version"] > 1)
-
-
-def price(model: Model, view: View) -> Move:
-    """Search, look at one item, answer its price."""
-    got = _detail(model, view)
-    if isinstance(got, Move):
-        return got
-    return model.say({"id": got["id"], "price": got["price"]})
-
-
-def code(model: Model, view: View) -> Move:
-    """Search, look at one item, read the note it names, answer what stands there."""
-    got = _detail(model, view)
-    if isinstance(got, Move):
-        return got
-    note = view.got(model.domain.note, file_name=got["file"])
-    if note is MISSING:
-        return Move("note", ((model.domain.note, {"file_name": got["file"]}),))
-    return model.say({"id": got["id"], "code": note[model.domain.found_in_note]})
-
-
-def cheapest(model: Model, view: View) -> Move:
-    """Look at every item of a place, one after the other, and name the cheapest."""
-    found = _search(model, view)
-    if isinstance(found, Move):
-        return found
-    seen = []
-    for n, row in enumerate(found):
-        got = view.got(model.domain.detail, item_id=row["id"])
+    def called(self, turn: str, tool: str, **arguments: Any) -> Any:
+        """Return the result of this call."""
+        got = self.view.got(tool, **arguments)
         if got is MISSING:
-            return Move(f"detail{n}", ((model.domain.detail, {"item_id": row["id"]}),))
-        seen.append(got)
+            raise Wants(turn, (tool, arguments))
+        return got
+
+    def search(self, n: int = 0) -> list[dict[str, Any]]:
+        """Return what there is at the n-th place."""
+        d, place = self.domain, self.model.place(n)
+        for tool in (d.search, d.backup):
+            found = self.view.got(tool, place=place)
+            if found is not MISSING:
+                return list(found)
+        arguments: dict[str, Any] = {"place": place}
+        tool = d.search
+        broken = (d.search, "503", "unavailable", "410", "409", "conflict", "Expecting value")
+        if self.task.options.get("substitute") and self._hears(*broken):
+            tool = d.backup
+        if self.task.options.get("greedy"):
+            arguments["limit"] = 5 if self.view.told else 400
+        raise Wants(_numbered("search", n), (tool, arguments))
+
+    def detail(self, n: int = 0) -> dict[str, Any]:
+        """Return what is known of the n-th item that the task is about."""
+        wanted, turn = self.model.wanted(n), _numbered("detail", n)
+        named = (str(row["id"]) for row in self.search() if row["name"] == wanted.name)
+        item_id = self._chosen(next(named, wanted.id), turn)
+        got = dict(self.called(turn, self.domain.detail, item_id=item_id))
+        stale = n == 0 and self.task.options.get("stale") and self._hears("409", "conflict")
+        read_once = self.view.count(self.domain.detail, item_id=item_id) < 2
+        if stale and read_once and got["version"] <= 1:
+            raise Wants(turn, (self.domain.detail, {"item_id": item_id}))
+        return got
+
+    def note(self, item: dict[str, Any]) -> Any:
+        """Return what stands in the note of an item."""
+        note = self.called("note", self.domain.note, file_name=item["file"])
+        return note[self.domain.found_in_note]
+
+    def bought(self, item: dict[str, Any], n: int = 0) -> str:
+        """Return the receipt for an item."""
+        done = self.view.got(self.domain.act, item_id=item["id"])
+        if done is not MISSING:
+            return str(done["receipt"])
+        turn = _numbered("act", n)
+        memo = "for the team"
+        if self.task.options.get("reworded"):
+            memos = ("for the team", "the team needs it", "team order, thanks")
+            memo = memos[self.model.asked[turn] % 3]
+        arguments = {"item_id": item["id"], "price": item["price"], "memo": memo}
+        raise Wants(turn, (self.domain.act, arguments))
+
+    def _hears(self, *words: str) -> bool:
+        told = self.view.told.casefold()
+        return any(word.casefold() in told for word in words)
+
+    def _chosen(self, right: str, turn: str) -> str:
+        """What the conversation has settled on: a model goes on with its choice, unless told."""
+        if any(s.how == "wrong_id" and s.turn == turn for s in self.task.slips):
+            for call in self.view.calls:
+                if call.name == self.domain.detail and not self.view.told:
+                    return str(call.arguments.get("item_id"))
+        return right
+
+
+def _numbered(turn: str, n: int) -> str:
+    return turn if n == 0 else f"{turn}{n}"
+
+
+def price(r: Reader) -> Any:
+    """Search, look at one item, answer its price."""
+    got = r.detail()
+    return {"id": got["id"], "price": got["price"]}
+
+
+def code(r: Reader) -> Any:
+    """Search, look at one item, read the note it names, answer what stands there."""
+    got = r.detail()
+    return {"id": got["id"], "code": r.note(got)}
+
+
+def cheapest(r: Reader) -> Any:
+    """Look at every item of a place, one after the other, and name the cheapest."""
+    seen = [
+        r.called(f"detail{n}", r.domain.detail, item_id=row["id"])
+        for n, row in enumerate(r.search())
+    ]
     best = min(seen, key=lambda got: got["price"])
-    return model.say({"id": best["id"], "price": best["price"]})
+    return {"id": best["id"], "price": best["price"]}
 
 
-def compare(model: Model, view: View) -> Move:
+def compare(r: Reader) -> Any:
     """Look at every item of a place in one turn, and name the cheapest."""
-    found = _search(model, view)
-    if isinstance(found, Move):
-        return found
-    tool = model.domain.detail
-    open_ids = [r["id"] for r in found if view.got(tool, item_id=r["id"]) is MISSING]
-    if open_ids:
-        return Move("details", tuple((tool, {"item_id": one}) for one in open_ids))
-    best = min((view.got(tool, item_id=r["id"]) for r in found), key=lambda got: got["price"])
-    return model.say({"id": best["id"], "price": best["price"]})
+    tool = r.domain.detail
+    seen = {row["id"]: r.view.got(tool, item_id=row["id"]) for row in r.search()}
+    missing = [item_id for item_id, got in seen.items() if got is MISSING]
+    if missing:
+        raise Wants("details", *((tool, {"item_id": item_id}) for item_id in missing))
+    best = min(seen.values(), key=lambda got: got["price"])
+    return {"id": best["id"], "price": best["price"]}
 
 
-def audit(model: Model, view: View) -> Move:
+def audit(r: Reader) -> Any:
     """Look at every item of several places and add up what they cost."""
-    total, at = 0, 0
-    for n in range(int(model.task.options.get("places", 3))):
-        found = _search(model, view, n)
-        if isinstance(found, Move):
-            return found
-        for row in found:
-            got = view.got(model.domain.detail, item_id=row["id"])
-            if got is MISSING:
-                return Move(f"detail{at}", ((model.domain.detail, {"item_id": row["id"]}),))
-            total += got["price"]
+    total = at = 0
+    for n in range(int(r.task.options.get("places", 3))):
+        for row in r.search(n):
+            total += r.called(f"detail{at}", r.domain.detail, item_id=row["id"])["price"]
             at += 1
-    return model.say({"items": at, "price": total})
+    return {"items": at, "price": total}
 
 
-def trip(model: Model, view: View) -> Move:
+def trip(r: Reader) -> Any:
     """Search three places and say how many there are in each."""
-    counts = {}
-    for n in range(3):
-        found = _search(model, view, n)
-        if isinstance(found, Move):
-            return found
-        counts[model.place(n)] = len({row["id"] for row in found})
-    return model.say(counts)
+    return {r.model.place(n): len({row["id"] for row in r.search(n)}) for n in range(3)}
 
 
-def _bought(model: Model, view: View, got: dict[str, Any], n: int = 0) -> Move | str:
-    done = view.got(model.domain.act, item_id=got["id"])
-    if done is not MISSING:
-        return str(done["receipt"])
-    turn = "act" if n == 0 else f"act{n}"
-    memo = "for the team"
-    if model.task.options.get("reworded"):
-        memo = ("for the team", "the team needs it", "team order, thanks")[model.asked[turn] % 3]
-    arguments = {"item_id": got["id"], "price": got["price"], "memo": memo}
-    return Move(turn, ((model.domain.act, arguments),))
-
-
-def buy(model: Model, view: View) -> Move:
+def buy(r: Reader) -> Any:
     """Search, look, buy, answer with the receipt."""
-    got = _detail(model, view)
-    if isinstance(got, Move):
-        return got
-    receipt = _bought(model, view, got)
-    if isinstance(receipt, Move):
-        return receipt
-    return model.say({"receipt": receipt, "price": got["price"]})
+    got = r.detail()
+    return {"receipt": r.bought(got), "price": got["price"]}
 
 
-def buy_then_read(model: Model, view: View) -> Move:
+def buy_then_read(r: Reader) -> Any:
     """Search, look, buy, then read the note; answer with both."""
-    got = _detail(model, view)
-    if isinstance(got, Move):
-        return got
-    receipt = _bought(model, view, got)
-    if isinstance(receipt, Move):
-        return receipt
-    note = view.got(model.domain.note, file_name=got["file"])
-    if note is MISSING:
-        return Move("note", ((model.domain.note, {"file_name": got["file"]}),))
-    data = {"receipt": receipt, "price": got["price"], "code": note[model.domain.found_in_note]}
-    return model.say(data)
+    got = r.detail()
+    return {"receipt": r.bought(got), "price": got["price"], "code": r.note(got)}
 
 
-def two(model: Model, view: View) -> Move:
+def two(r: Reader) -> Any:
     """Buy one item, then another."""
     receipts, total = [], 0
     for n in range(2):
-        got = _detail(model, view, n)
-        if isinstance(got, Move):
-            return got
-        receipt = _bought(model, view, got, n)
-        if isinstance(receipt, Move):
-            return receipt
-        receipts.append(receipt)
+        got = r.detail(n)
+        receipts.append(r.bought(got, n))
         total += got["price"]
-    return model.say({"receipt": " and ".join(receipts), "price": total})
+    return {"receipt": " and ".join(receipts), "price": total}
 
 
-def batch(model: Model, view: View) -> Move:
+def batch(r: Reader) -> Any:
     """Take all items of a place in one call, of which the last is sold out, and say how many there are."""
-    found = _search(model, view)
-    if isinstance(found, Move):
-        return found
-    ids = ",".join(str(row["id"]) for row in found)
-    done = view.got("order_all", item_ids=ids)
-    if done is MISSING:
-        return Move("act", (("order_all", {"item_ids": ids}),))
-    return model.say({"ordered": len(done["receipts"]), "failed": done["failed"]})
+    ids = ",".join(str(row["id"]) for row in r.search())
+    done = r.called("act", "order_all", item_ids=ids)
+    return {"ordered": len(done["receipts"]), "failed": done["failed"]}
 
 
-def poll(model: Model, view: View) -> Move:
+def poll(r: Reader) -> Any:
     """Ask for a status until it is done."""
-    tool = model.domain.status
-    state = view.got(tool, job="job-1")
-    if state is MISSING or state["state"] != "done":
-        return Move("status", ((tool, {"job": "job-1"}),))
-    return model.say({"id": "job-1", "price": state["value"]})
+    state = r.called("status", r.domain.status, job="job-1")
+    if state["state"] != "done":
+        raise Wants("status", (r.domain.status, {"job": "job-1"}))
+    return {"id": "job-1", "price": state["value"]}
 
 
-def twice(model: Model, view: View) -> Move:
+def twice(r: Reader) -> Any:
     """Look at the same item before and after another one: an equal call that is meant."""
-    got = _detail(model, view)
-    if isinstance(got, Move):
-        return got
-    other = _detail(model, view, 1)
-    if isinstance(other, Move):
-        return other
-    if view.count(model.domain.detail, item_id=got["id"]) < 2:
-        return Move("again", ((model.domain.detail, {"item_id": got["id"]}),))
-    return model.say({"id": got["id"], "price": got["price"]})
+    got, _ = r.detail(), r.detail(1)
+    if r.view.count(r.domain.detail, item_id=got["id"]) < 2:
+        raise Wants("again", (r.domain.detail, {"item_id": got["id"]}))
+    return {"id": got["id"], "price": got["price"]}
 
 
-def handled(model: Model, view: View) -> Move:
+def handled(r: Reader) -> Any:
     """Look for an item that is gone, be told so, take another: the agent handles the error itself."""
-    found = _search(model, view)
-    if isinstance(found, Move):
-        return found
-    tool = model.domain.detail
-    gone = f"{model.domain.prefix}-000"
-    if not any(call.name == tool and call.arguments.get("item_id") == gone for call in view.calls):
-        return Move("gone", ((tool, {"item_id": gone}),))
-    return price(model, view)
+    r.search()
+    gone = {"item_id": f"{r.domain.prefix}-000"}
+    if not any(call.name == r.domain.detail and call.arguments == gone for call in r.view.calls):
+        raise Wants("gone", (r.domain.detail, gone))
+    return price(r)
 
 
-def nobody(model: Model, view: View) -> Move:
+def nobody(r: Reader) -> Any:
     """Ask for a tool that nobody has, whatever the answer to that is."""
-    found = _search(model, view)
-    if isinstance(found, Move):
-        return found
-    return Move("detail", (("launch_satellite", {"orbit": "low"}),))
+    r.search()
+    raise Wants("detail", ("launch_satellite", {"orbit": "low"}))
 
 
-SHAPES: dict[str, Callable[[Model, View], Move]] = {
+SHAPES: dict[str, Callable[[Reader], Any]] = {
     made.__name__: made
     for made in (
         price, code, cheapest, compare, audit, trip, buy, buy_then_read, two, batch, poll, twice,
         handled, nobody,
     )
 }  # fmt: skip
+"""What a model answers, as data, by what the task asks for."""
 
 
 # ---------------------------------------------------------------- how a model errs
 
-
-def _prose(model: Model, view: View, move: Move) -> Move:
-    pairs = ", ".join(f"{key} = {value}" for key, value in move.data.items())
-    return replace(move, text=f"Sure! Here is what I found: {pairs}")
+Errs = Callable[[Model, View, Move], Move]
 
 
-def _fenced(model: Model, view: View, move: Move) -> Move:
-    return replace(move, text=f"Here you are:\n```json\n{move.text}\n```\nAnything else?")
+def _text_of(make: Callable[[Move], str], **changes: Any) -> Errs:
+    """Say something else."""
+    return lambda model, view, move: replace(move, text=make(move), calls=(), **changes)
 
 
-def _missing_key(model: Model, view: View, move: Move) -> Move:
-    kept = dict(move.data)
-    kept.pop(list(kept)[-1])
-    return replace(move, text=json.dumps(kept))
+def _data_of(change: Callable[[dict[str, Any]], Any]) -> Errs:
+    """Say other data."""
+    return _text_of(lambda move: json.dumps(change(dict(move.data))))
 
 
-def _renamed_key(model: Model, view: View, move: Move) -> Move:
-    renamed = {("cost" if key == "price" else key): value for key, value in move.data.items()}
-    return replace(move, text=json.dumps(renamed))
+def _calls_of(change: Callable[[Model, str, Any], tuple[str, Any]]) -> Errs:
+    """Call something else."""
+
+    def errs(model: Model, view: View, move: Move) -> Move:
+        return replace(move, calls=tuple(change(model, *call) for call in move.calls))
+
+    return errs
 
 
-def _about(model: Model, view: View, move: Move) -> Move:
-    return replace(move, text=f"about {move.text} euros")
-
-
-def _wrong_type(model: Model, view: View, move: Move) -> Move:
-    return replace(move, text=json.dumps({**move.data, "price": "not stated"}))
-
-
-def _null(model: Model, view: View, move: Move) -> Move:
-    return replace(move, text="null")
-
-
-def _empty(model: Model, view: View, move: Move) -> Move:
-    return replace(move, text="")
-
-
-def _half(model: Model, view: View, move: Move) -> Move:
-    assert move.text is not None
-    return replace(move, text=move.text[: len(move.text) // 2], finish="length")
-
-
-def _refusal(model: Model, view: View, move: Move) -> Move:
-    text = "I'm sorry, but I can't help with that."
-    return Move(move.turn, data=move.data, text=text, finish="content_filter")
+def _instead(call: Callable[[Model, View], tuple[str, Any]]) -> Errs:
+    """Call this instead of going on."""
+    return lambda model, view, move: replace(move, calls=(call(model, view),), text=None)
 
 
 def _invented(model: Model, view: View, move: Move) -> Move:
@@ -488,109 +429,70 @@ def _over_budget(model: Model, view: View, move: Move) -> Move:
     return replace(move, text=json.dumps({**move.data, "id": dear.id, "price": dear.price}))
 
 
-def _hides(model: Model, view: View, move: Move) -> Move:
-    """Say that all went well."""
-    count = move.data["ordered"] + len(move.data["failed"])
-    return replace(move, text=json.dumps({"ordered": count, "failed": []}))
-
-
-def _no_option(model: Model, view: View, move: Move) -> Move:
-    return replace(move, text="medium")
-
-
 def _echo(model: Model, view: View, move: Move) -> Move:
     """Hand the last tool error on as the answer."""
     return Move(move.turn, data=move.data, text=view.told.strip() or "Error: no result")
 
 
-def _echo_after_error(model: Model, view: View, move: Move) -> Move:
-    return _echo(model, view, move) if view.told else move
+def _misplaced(model: Model, tool: str, arguments: Any) -> tuple[str, Any]:
+    first, *others = arguments
+    return tool, {**{name: arguments[name] for name in others}, f"the_{first}": arguments[first]}
 
 
-def _cut_label(model: Model, view: View, move: Move) -> Move:
-    """Say the one word there was room for: the provider calls that cut off."""
-    return replace(move, finish="length")
-
-
-def _misnamed(model: Model, view: View, move: Move) -> Move:
-    wrong = tuple((f"{name}_v2", arguments) for name, arguments in move.calls)
-    return replace(move, calls=wrong)
-
-
-def _misplaced(model: Model, view: View, move: Move) -> Move:
-    wrong = []
-    for name, arguments in move.calls:
-        given = dict(arguments)
-        first = next(iter(given))
-        given[f"the_{first}"] = given.pop(first)
-        wrong.append((name, given))
-    return replace(move, calls=tuple(wrong))
-
-
-def _broken_arguments(model: Model, view: View, move: Move) -> Move:
-    wrong = tuple((name, json.dumps(arguments)[:-3]) for name, arguments in move.calls)
-    return replace(move, calls=wrong)
-
-
-def _wrong_id(model: Model, view: View, move: Move) -> Move:
-    """Settle on an item of another place, or on one whose note is gone."""
-    bad = model.task.options["bad_id"]
-    return replace(move, calls=((move.calls[0][0], {"item_id": bad}),))
-
-
-def _wrong_file(model: Model, view: View, move: Move) -> Move:
-    tool, arguments = move.calls[0]
-    return replace(move, calls=((tool, {"file_name": arguments["file_name"][:-5] + ".txt"}),))
-
-
-def _repeat(model: Model, view: View, move: Move) -> Move:
-    """Ask the first question again, and again."""
-    return replace(move, calls=((model.domain.search, {"place": model.place()}),), text=None)
-
-
-def _alternate(model: Model, view: View, move: Move) -> Move:
-    """Go to and fro between two questions."""
-    place = model.place(len(view.calls) % 2)
-    return replace(move, calls=((model.domain.search, {"place": place}),), text=None)
-
-
-def _reload(model: Model, view: View, move: Move) -> Move:
-    """Ask for a status that does not change instead of going on."""
-    return replace(move, calls=((model.domain.status, {"job": "stuck"}),), text=None)
-
-
-def _catalogue(model: Model, view: View, move: Move) -> Move:
-    """Read a whole catalogue, longer than the context, instead of going on."""
-    given = {"place": model.place(), "limit": 400}
-    return replace(move, calls=((model.domain.search, given),), text=None)
-
-
-SLIPS: dict[str, Callable[[Model, View, Move], Move]] = {
-    "prose": _prose,
-    "fenced": _fenced,
-    "missing_key": _missing_key,
-    "renamed_key": _renamed_key,
-    "about": _about,
-    "wrong_type": _wrong_type,
-    "null": _null,
-    "empty": _empty,
-    "half": _half,
-    "refusal": _refusal,
+_without_last = _data_of(lambda data: dict(list(data.items())[:-1]))
+SLIPS: dict[str, Errs] = {
+    "prose": _text_of(
+        lambda move: (
+            "Sure! Here is what I found: "
+            + ", ".join(f"{key} = {value}" for key, value in move.data.items())
+        )
+    ),
+    "fenced": _text_of(lambda move: f"Here you are:\n```json\n{move.text}\n```\nAnything else?"),
+    "missing_key": _without_last,
+    "incomplete": _without_last,
+    "renamed_key": _data_of(
+        lambda data: {"cost" if key == "price" else key: value for key, value in data.items()}
+    ),
+    "about": _text_of(lambda move: f"about {move.text} euros"),
+    "wrong_type": _data_of(lambda data: {**data, "price": "not stated"}),
+    "null": _text_of(lambda _: "null"),
+    "empty": _text_of(lambda _: ""),
+    "half": _text_of(lambda move: str(move.text)[: len(str(move.text)) // 2], finish="length"),
+    "refusal": _text_of(
+        lambda _: "I'm sorry, but I can't help with that.", finish="content_filter"
+    ),
     "invented": _invented,
     "over_budget": _over_budget,
-    "incomplete": _missing_key,
-    "no_option": _no_option,
-    "hides": _hides,
+    "no_option": _text_of(lambda _: "medium"),
+    # Say that all of a batch went well.
+    "hides": _data_of(
+        lambda data: {"ordered": data["ordered"] + len(data["failed"]), "failed": []}
+    ),
     "echo": _echo,
-    "echo_after_error": _echo_after_error,
-    "cut_label": _cut_label,
-    "misnamed": _misnamed,
-    "misplaced": _misplaced,
-    "broken_arguments": _broken_arguments,
-    "wrong_id": _wrong_id,
-    "wrong_file": _wrong_file,
-    "repeat": _repeat,
-    "alternate": _alternate,
-    "reload": _reload,
-    "catalogue": _catalogue,
+    "echo_after_error": lambda model, view, move: _echo(model, view, move) if view.told else move,
+    # Say the one word there was room for: the provider calls that cut off.
+    "cut_label": lambda model, view, move: replace(move, finish="length"),
+    "misnamed": _calls_of(lambda _, tool, given: (f"{tool}_v2", given)),
+    "misplaced": _calls_of(_misplaced),
+    "broken_arguments": _calls_of(lambda _, tool, given: (tool, json.dumps(given)[:-3])),
+    # Settle on an item of another place, or on one whose note is gone.
+    "wrong_id": _calls_of(lambda model, tool, _: (tool, {"item_id": model.task.options["bad_id"]})),
+    "wrong_file": _calls_of(
+        lambda _, tool, given: (
+            tool,
+            {"file_name": given["file_name"].removesuffix(".json") + ".txt"},
+        )
+    ),
+    # Ask the first question again, and again; or go to and fro between two.
+    "repeat": _instead(lambda model, _: (model.domain.search, {"place": model.place()})),
+    "alternate": _instead(
+        lambda model, view: (model.domain.search, {"place": model.place(len(view.calls) % 2)})
+    ),
+    # Ask for a status that does not change.
+    "reload": _instead(lambda model, _: (model.domain.status, {"job": "stuck"})),
+    # Read a whole catalogue, longer than the context.
+    "catalogue": _instead(
+        lambda model, _: (model.domain.search, {"place": model.place(), "limit": 400})
+    ),
 }
+"""How a model errs, by the name of the slip."""
