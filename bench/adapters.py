@@ -25,12 +25,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from triage import FailurePolicy, Replan, Retry
+import triage
+from triage import Agent, FailurePolicy, Replan, Retry
 from triage.testing.adapter_contract import (
     Fails,
     Request,
@@ -47,6 +50,8 @@ NAMES = (
     "langgraph", "langchain", "pydantic_ai", "openai_agents", "openai_client", "anthropic_client",
 )  # fmt: skip
 TURNS = 20
+TRIES = 3
+"""How often the own ways of a framework try again."""
 PROMISED = 1.0
 """Milliseconds that wrapping may add to a turn."""
 HINT = "Answer with what you have."
@@ -59,17 +64,84 @@ class Task(NamedTuple):
     effects: Mapping[str, str]
 
 
-Make = Callable[[Task, str], Callable[[], Awaitable[str]]]
-"""Makes an agent of a task, whose model is the provider at that address; what it is called with."""
+Ask = Callable[[], Awaitable[str]]
+"""Asks an agent for its last words."""
+Make = Callable[[Task, str], Ask]
+"""Makes an agent of a task, whose model is the provider at that address."""
 
 
-class Framework(NamedTuple):
-    """bare, wrapped: the same agent without and with an adapter. ways: to recover, by name."""
+@dataclass(frozen=True)
+class Framework:
+    """How a framework's agent is made and asked, bare and wrapped.
+
+    make: an agent of a task, whose model is the provider at an address. ask: an agent that is bare, for its
+    last words. text: these from the result of a wrapped one. own: agents with the framework's own ways to
+    try again, by name. also: more that are wrapped, by name. options: of their runs. wrap: makes a wrapped
+    agent of a task and an address; by default `triage.wrap` does.
+    """
 
     name: str
-    bare: Make
-    wrapped: Make
-    ways: Mapping[str, Make]
+    make: Callable[[Task, str], Any]
+    ask: Callable[[Any, str], Awaitable[str]]
+    text: Callable[[Any], str]
+    own: Mapping[str, Callable[[Task, str], Any]]
+    also: Mapping[str, Callable[[Task, str], Any]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    wrap: Callable[[Task, str], Agent[Any]] | None = None
+
+    def bare(self, task: Task, url: str, make: Callable[[Task, str], Any] | None = None) -> Ask:
+        """Ask an agent without an adapter."""
+        agent = (make or self.make)(task, url)
+        return lambda: self.ask(agent, "go")
+
+    def wrapped(self, task: Task, url: str, make: Callable[[Task, str], Any] | None = None) -> Ask:
+        """Ask the same agent with one."""
+        if self.wrap is not None:
+            agent = self.wrap(task, url)
+        else:
+            made = (make or self.make)(task, url)
+            agent = triage.wrap(made, policy(), effects=task.effects)
+
+        async def run() -> str:
+            return self.text(await agent.run("go", **self.options))
+
+        return run
+
+    @property
+    def ways(self) -> Mapping[str, Make]:
+        """All ways to recover, by name."""
+        return {
+            "bare": self.bare,
+            **{name: partial(self.bare, make=make) for name, make in self.own.items()},
+            "wrapped": self.wrapped,
+            **{name: partial(self.wrapped, make=make) for name, make in self.also.items()},
+        }
+
+
+def client_framework(
+    name: str,
+    client: Callable[[str], Any],
+    retrying: Callable[[str], Any],
+    record: Callable[[Any], Any],
+    loop: Callable[[Any, Task], Callable[[str], Coroutine[Any, Any, str]]],
+) -> Framework:
+    """A client in a plain loop: bare, with its own retries, and recorded.
+
+    client, retrying: of an address. loop: asks a client, with the tools of a task, until the answer.
+    """
+
+    def wrap(task: Task, url: str) -> Agent[str]:
+        tools = [triage.tool(effect=task.effects[tool.__name__])(tool) for tool in task.tools]
+        return Agent(loop(record(client(url)), Task(tools, task.effects)), policy())
+
+    return Framework(
+        name,
+        lambda task, url: loop(client(url), task),
+        lambda agent, given: agent(given),
+        str,
+        own={"with the client's retries": lambda task, url: loop(retrying(url), task)},
+        wrap=wrap,
+    )
 
 
 def policy() -> FailurePolicy:

@@ -12,16 +12,14 @@ import ast
 import asyncio
 import re
 import sys
-import threading
 import tomllib
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
-from triage import Agent
+from . import trips
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "triage"
@@ -258,25 +256,8 @@ def _reached(graph: Mapping[str, Iterable[str]], start: str) -> set[str]:
 
 def files_of_the_trip() -> int:
     """How many files, classifiers aside, run code between an exception of an agent and its next attempt."""
-    seen: set[str] = set()
-    room = f"{ROOT / PACKAGE}/"
-
-    def watch(frame: FrameType, event: str, _: object) -> None:
-        name = frame.f_code.co_filename
-        if event == "call" and name.startswith(room):
-            seen.add(name.removeprefix(room))
-
-    async def fails_once(task: str, *, _triage_hint: str | None = None) -> str:
-        if _triage_hint is None:
-            threading.setprofile(watch)
-            sys.setprofile(watch)
-            raise ValueError(task)
-        sys.setprofile(None)
-        threading.setprofile(None)
-        return _triage_hint
-
-    asyncio.run(Agent(fails_once).run("expected JSON"))
-    return sum(not name.startswith("classifiers/") for name in seen)
+    files = asyncio.run(trips.from_failure_to_hint()).files
+    return sum(not name.startswith("classifiers/") for name in files)
 
 
 def main() -> int:

@@ -87,7 +87,8 @@ async def _to_the_function() -> Trace:
         return trace
 
 
-async def _from_failure_to_hint() -> Trace:
+async def from_failure_to_hint() -> Trace:
+    """From an exception to the first line of the next attempt."""
     with tracing() as trace:
 
         async def book(task: str, *, record_step: Callable[..., Any], _triage_hint: Any) -> str:
@@ -127,7 +128,7 @@ async def _from_step_to_store() -> Trace:
 
 TRIPS: tuple[tuple[str, Callable[[], Any], int], ...] = (
     ("Agent.run to the user's function", _to_the_function, 6),
-    ("an exception to the next call's hint", _from_failure_to_hint, 12),
+    ("an exception to the next call's hint", from_failure_to_hint, 12),
     ("record_step to SQLite", _from_step_to_store, 8),
 )
 

@@ -1,1 +1,1 @@
-"""One module for each framework that has an adapter: what it costs to wrap, and its own ways to recover."""
+"""One module for each framework that has an adapter: how to make its agent, and its own ways to recover."""

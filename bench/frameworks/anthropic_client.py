@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anthropic
 
-from bench.frameworks._client import TURNS, framework
+from bench.adapters import TRIES, Task, client_framework
 from triage.adapters.anthropic import record
 
-
-def _client(url: str, tries: int) -> anthropic.AsyncAnthropic:
-    return anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=tries)
+TURNS = 60
 
 
-async def _loop(client: Any, tools: dict[str, Any], messages: list[Any]) -> str:
+def _loop(client: Any, task: Task) -> Callable[[str], Coroutine[Any, Any, str]]:
+    tools = {tool.__name__: tool for tool in task.tools}
     named = [{"name": name, "input_schema": {"type": "object"}} for name in tools]
-    for _ in range(TURNS):
-        message = await client.messages.create(
-            model="m", max_tokens=100, messages=messages, tools=named
-        )
-        messages.append(
-            {
-                "role": "assistant",
-                "content": [block.model_dump(exclude_unset=True) for block in message.content],
-            }
-        )
-        calls = [block for block in message.content if block.type == "tool_use"]
-        if not calls:
-            return "".join(block.text for block in message.content)
-        results: list[dict[str, Any]] = []
-        for call in calls:
-            found = await tools[call.name](**call.input)
-            results.append({"type": "tool_result", "tool_use_id": call.id, "content": str(found)})
-        messages.append({"role": "user", "content": results})
-    raise RuntimeError("no end")
+
+    async def ask(given: str) -> str:
+        messages: list[Any] = [{"role": "user", "content": given}]
+        for _ in range(TURNS):
+            message = await client.messages.create(
+                model="m", max_tokens=100, messages=messages, tools=named
+            )
+            said = [block.model_dump(exclude_unset=True) for block in message.content]
+            messages.append({"role": "assistant", "content": said})
+            calls = [block for block in message.content if block.type == "tool_use"]
+            if not calls:
+                return "".join(block.text for block in message.content)
+            results: list[dict[str, Any]] = []
+            for call in calls:
+                found = str(await tools[call.name](**call.input))
+                results.append({"type": "tool_result", "tool_use_id": call.id, "content": found})
+            messages.append({"role": "user", "content": results})
+        raise RuntimeError("no end")
+
+    return ask
 
 
-FRAMEWORK = framework("anthropic client", _client, record, _loop)
+FRAMEWORK = client_framework(
+    "anthropic client",
+    lambda url: anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=0),
+    lambda url: anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=TRIES),
+    record,
+    _loop,
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -11,10 +10,8 @@ from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-import triage
-from bench.adapters import Framework, Task, policy
+from bench.adapters import TRIES, Framework, Task
 
-TRIES = 3
 TURNS = 60
 
 
@@ -43,33 +40,11 @@ def _chain(task: Task, url: str, tries: int = 0) -> Any:
     return RunnableLambda(loop)
 
 
-def _bare(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    return _asked(_chain(task, url))
-
-
-def _own(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    return _asked(_chain(task, url, TRIES))
-
-
-def _asked(chain: Any) -> Callable[[], Awaitable[str]]:
-    async def run() -> str:
-        return str(await chain.ainvoke("go"))
-
-    return run
-
-
-def _wrapped(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    agent = triage.wrap(_chain(task, url), policy(), effects=task.effects)
-
-    async def run() -> str:
-        return str(await agent.run("go"))
-
-    return run
+async def _ask(chain: Any, given: str) -> str:
+    return str(await chain.ainvoke(given))
 
 
 FRAMEWORK = Framework(
-    "langchain",
-    _bare,
-    _wrapped,
-    {"a chain": _bare, "with the client's retries": _own, "wrapped": _wrapped},
-)
+    "langchain", _chain, _ask, str,
+    own={"with the client's retries": lambda task, url: _chain(task, url, TRIES)},
+)  # fmt: skip

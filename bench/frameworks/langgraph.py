@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain.agents import create_agent
@@ -13,10 +12,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import SecretStr
 
-import triage
-from bench.adapters import Framework, Task, policy
-
-TRIES = 3
+from bench.adapters import TRIES, Framework, Task
 
 
 def _agent(task: Task, url: str, **options: Any) -> Any:
@@ -25,43 +21,16 @@ def _agent(task: Task, url: str, **options: Any) -> Any:
     return create_agent(model, tools, **options)
 
 
-def _bare(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    return _asked(_agent(task, url))
-
-
-def _own(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    retries = [
+def _own(task: Task, url: str) -> Any:
+    retries = (
         ModelRetryMiddleware(max_retries=TRIES, initial_delay=0.0),
         ToolRetryMiddleware(max_retries=TRIES, initial_delay=0.0),
-    ]
-    return _asked(_agent(task, url, middleware=retries))
+    )
+    return _agent(task, url, middleware=retries)
 
 
-def _wrapped(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    agent = triage.wrap(_agent(task, url), policy(), effects=task.effects)
-
-    async def run() -> str:
-        return _text(await agent.run("go"))
-
-    return run
-
-
-def _wrapped_with_checkpoints(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    graph = _agent(task, url, checkpointer=InMemorySaver())
-    agent = triage.wrap(graph, policy(), effects=task.effects)
-
-    async def run() -> str:
-        return _text(await agent.run("go"))
-
-    return run
-
-
-def _asked(agent: Any) -> Callable[[], Awaitable[str]]:
-    async def run() -> str:
-        asked = {"messages": [HumanMessage("go")]}
-        return _text(await agent.ainvoke(asked, {"recursion_limit": 60}))
-
-    return run
+async def _ask(agent: Any, given: str) -> str:
+    return _text(await agent.ainvoke({"messages": [HumanMessage(given)]}, {"recursion_limit": 60}))
 
 
 def _text(result: Any) -> str:
@@ -69,13 +38,11 @@ def _text(result: Any) -> str:
 
 
 FRAMEWORK = Framework(
-    "langgraph",
-    _bare,
-    _wrapped,
-    {
-        "create_agent": _bare,
-        "with its retry middleware": _own,
-        "wrapped": _wrapped,
-        "wrapped, with a checkpointer": _wrapped_with_checkpoints,
+    "langgraph", _agent, _ask, _text,
+    own={"with its retry middleware": _own},
+    also={
+        "wrapped, with a checkpointer": lambda task, url: _agent(
+            task, url, checkpointer=InMemorySaver()
+        )
     },
-)
+)  # fmt: skip

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import agents
 import openai
 from agents import ModelRetryBackoffSettings, ModelRetrySettings, ModelSettings, retry_policies
 
-import triage
-from bench.adapters import Framework, Task, policy
+from bench.adapters import TRIES, Framework, Task
 
-TRIES = 3
 TURNS = 30
 
 agents.set_tracing_disabled(disabled=True)
@@ -28,11 +25,7 @@ def _agent(task: Task, url: str, **options: Any) -> agents.Agent[Any]:
     )
 
 
-def _bare(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    return _asked(_agent(task, url))
-
-
-def _own(task: Task, url: str) -> Callable[[], Awaitable[str]]:
+def _own(task: Task, url: str) -> agents.Agent[Any]:
     retry = ModelRetrySettings(
         max_retries=TRIES,
         backoff=ModelRetryBackoffSettings(initial_delay=0.0, max_delay=0.0, jitter=False),
@@ -43,28 +36,18 @@ def _own(task: Task, url: str) -> Callable[[], Awaitable[str]]:
             retry_policies.http_status([429, 503]),
         ),
     )
-    return _asked(_agent(task, url, model_settings=ModelSettings(retry=retry)))
+    return _agent(task, url, model_settings=ModelSettings(retry=retry))
 
 
-def _wrapped(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    agent = triage.wrap(_agent(task, url), policy(), effects=task.effects)
-
-    async def run() -> str:
-        return str((await agent.run("go", max_turns=TURNS)).final_output)
-
-    return run
+async def _ask(agent: agents.Agent[Any], given: str) -> str:
+    return _text(await agents.Runner.run(agent, given, max_turns=TURNS))
 
 
-def _asked(agent: agents.Agent[Any]) -> Callable[[], Awaitable[str]]:
-    async def run() -> str:
-        return str((await agents.Runner.run(agent, "go", max_turns=TURNS)).final_output)
-
-    return run
+def _text(result: Any) -> str:
+    return str(result.final_output)
 
 
 FRAMEWORK = Framework(
-    "openai-agents",
-    _bare,
-    _wrapped,
-    {"Runner.run": _bare, "with its retry settings": _own, "wrapped": _wrapped},
-)
+    "openai-agents", _agent, _ask, _text,
+    own={"with its retry settings": _own}, options={"max_turns": TURNS},
+)  # fmt: skip

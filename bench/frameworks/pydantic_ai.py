@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -11,10 +11,7 @@ from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-import triage
-from bench.adapters import Framework, Task, policy
-
-TRIES = 3
+from bench.adapters import TRIES, Framework, Task
 
 
 def _agent(task: Task, url: str, *, tries: int = 0, **options: Any) -> Agent[None, str]:
@@ -23,14 +20,10 @@ def _agent(task: Task, url: str, *, tries: int = 0, **options: Any) -> Agent[Non
     return Agent(model, **{"tools": task.tools, **options})
 
 
-def _bare(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    return _asked(_agent(task, url))
-
-
-def _own(task: Task, url: str) -> Callable[[], Awaitable[str]]:
+def _own(task: Task, url: str) -> Agent[None, str]:
     """As its pages say: the client's retries, and `ModelRetry` from tools that fail."""
     tools = [_told(tool) for tool in task.tools]
-    return _asked(_agent(task, url, tries=TRIES, tools=tools, retries=TRIES))
+    return _agent(task, url, tries=TRIES, tools=tools, retries=TRIES)
 
 
 def _told(tool: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,22 +37,10 @@ def _told(tool: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _wrapped(task: Task, url: str) -> Callable[[], Awaitable[str]]:
-    agent = triage.wrap(_agent(task, url), policy(), effects=task.effects)
-
-    async def run() -> str:
-        return str((await agent.run("go")).output)
-
-    return run
-
-
-def _asked(agent: Agent[None, str]) -> Callable[[], Awaitable[str]]:
-    async def run() -> str:
-        return (await agent.run("go")).output
-
-    return run
+async def _ask(agent: Agent[None, str], given: str) -> str:
+    return (await agent.run(given)).output
 
 
 FRAMEWORK = Framework(
-    "pydantic_ai", _bare, _wrapped, {"Agent": _bare, "with its retries": _own, "wrapped": _wrapped}
+    "pydantic_ai", _agent, _ask, lambda result: str(result.output), own={"with its retries": _own}
 )
