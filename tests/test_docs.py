@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import re
@@ -10,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import zip_longest
 from pathlib import Path
@@ -91,33 +93,71 @@ def ids(page: Path) -> str:
     return page.name
 
 
-def prepared(page: Path, folder: Path) -> dict[str, str]:
-    """Save the blocks whose first line names a file (`# policy.toml`); the environment to run in."""
+def prepare(page: Path, folder: Path) -> None:
+    """Save the blocks whose first line names a file (`# policy.toml`)."""
     for block in blocks(page):
         name = re.match(r"# ([\w.]+\.(?:py|toml))\n", block.code)
         if name is not None:
             (folder / name[1]).write_text(block.code, encoding="utf-8")
-    return {**os.environ, "PYTHONPATH": str(Path(triage.__file__).parents[1]), "PYTHONUTF8": "1"}
+
+
+FORKS = """
+import importlib, json, os, sys, traceback
+import triage
+
+for name in triage.__all__:
+    getattr(triage, name)
+for room in ("adapters.openai", "classifiers", "incidents", "plan", "stores", "strategies", "testing"):
+    importlib.import_module(f"triage.{room}")
+for line in sys.stdin:
+    folder = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        for number, name in ((1, "printed"), (2, "errors")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT, 0o600), number)
+        sys.path[0] = folder
+        with open("as_written.py", encoding="utf-8") as script:
+            code = compile(script.read(), "as_written.py", "exec")
+        try:
+            exec(code, vars(sys.modules["__main__"]))
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Runs the page in each folder that it reads, in a process of its own that has its imports already."""
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    environment = {
+        **os.environ, "PYTHONPATH": str(Path(triage.__file__).parents[1]), "PYTHONUTF8": "1"
+    }  # fmt: skip
+    command = [sys.executable, "-W", "error", "-c", FORKS]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", [page for page in PAGES if python(page)], ids=ids)
-def test_every_block_runs_as_written_and_prints_what_is_shown(page: Path, tmp_path: Path) -> None:
-    environment = prepared(page, tmp_path)
+def test_every_block_runs_as_written_and_prints_what_is_shown(
+    page: Path, tmp_path: Path, forks: subprocess.Popen[str]
+) -> None:
+    prepare(page, tmp_path)
     code = python(page)
-    script = tmp_path / "as_written.py"
-    script.write_text(program(page, code), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script.name],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.split(f"{MARK}\n")[1:]
+    (tmp_path / "as_written.py").write_text(program(page, code), encoding="utf-8")
+    assert forks.stdin is not None
+    assert forks.stdout is not None
+    forks.stdin.write(f"{json.dumps(str(tmp_path))}\n")
+    forks.stdin.flush()
+    ended = forks.stdout.readline()
+    assert ended == "0\n", (tmp_path / "errors").read_text(encoding="utf-8")
+    printed = (tmp_path / "printed").read_text(encoding="utf-8").split(f"{MARK}\n")[1:]
     for block, output in zip(code, printed, strict=True):
         assert output == (block.shown or ""), f"{page.name}, line {block.line}"
 
@@ -142,7 +182,7 @@ def settled(output: str) -> str:
 def test_every_command_prints_what_is_shown(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared(page, tmp_path)
+    prepare(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     for command, shown in commands(page):
         known, printed = set(sys.modules), io.StringIO()
