@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -59,10 +60,31 @@ def test_tests_that_wait_for_ever_fail_and_the_next_one_runs(
 ) -> None:
     file = tmp_path / "test_waiting.py"
     file.write_text(WAITING, encoding="ascii")
-    command = [sys.executable, "-m", "pytest", "-n", "1", "-p", "no:cacheprovider"]
-    command += ["-c", str(pytestconfig.inipath), "--rootdir", str(tmp_path), str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "xdist.plugin",
+        "-p",
+        "pytest_timeout",
+        "-n",
+        "1",
+    ]
+    command += [
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        str(pytestconfig.inipath),
+        "--rootdir",
+        str(tmp_path),
+        str(file),
+    ]
     command += ["-o", "timeout=0.5", "-o", "faulthandler_timeout=2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
     assert "4 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "Timeout (>0.5s)" in done.stdout
     assert "crashed while running 'test_waiting.py::test_that_catches_everything'" in done.stdout

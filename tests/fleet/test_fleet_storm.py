@@ -41,7 +41,7 @@ def last_line(*words: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(280)
 def test_a_small_storm_loses_nothing_and_repeats_nothing_beyond_what_is_promised() -> None:
-    size = ["--runs", "20", "--kills", "5", "--workers", "2", "--restarts", "1"]
+    size = ["--runs", "12", "--kills", "4", "--workers", "2", "--restarts", "1"]
     found = last_line("bench.fleet", *size, "--lease", "3", "--seed", "5", "--patience", "60")
     # How long a takeover takes is judged where the machine is not busy with other tests.
     kept = ("lost", "repeated_beyond", "dead_letters", "runs", "kills", "stops", "restarts", "cuts")
@@ -49,8 +49,8 @@ def test_a_small_storm_loses_nothing_and_repeats_nothing_beyond_what_is_promised
         "lost": 0,
         "repeated_beyond": 0,
         "dead_letters": 0,
-        "runs": 20,
-        "kills": 5,
+        "runs": 12,
+        "kills": 4,
         "stops": 1,
         "restarts": 1,
         "cuts": 3,
@@ -79,7 +79,7 @@ async def test_a_worker_that_dies_at_its_start_is_started_again(
 
 @pytest.mark.timeout(280)
 def test_workers_that_are_restarted_one_by_one_hand_their_runs_over() -> None:
-    size = ["--runs", "24", "--kills", "0", "--workers", "2", "--restarts", "1", "--drain", "0"]
+    size = ["--runs", "12", "--kills", "0", "--workers", "2", "--restarts", "1", "--drain", "0"]
     found = last_line("bench.fleet", *size, "--seed", "5", "--patience", "60")
     kept = ("lost", "repeated_beyond", "dead_letters", "kills", "restarts", "takeovers")
     assert {name: found[name] for name in kept} == dict.fromkeys(kept, 0) | {"restarts": 1}, found
@@ -88,7 +88,7 @@ def test_workers_that_are_restarted_one_by_one_hand_their_runs_over() -> None:
 
 @pytest.mark.timeout(280)
 def test_limits_hold_over_several_workers() -> None:
-    found = last_line("bench.fleet.limits", "--count", "12")
+    found = last_line("bench.fleet.limits", "--count", "7")
     assert found["runs"] == found["wanted"]
     beyond = {name: one for name, one in found["limits"].items() if one["seen"] > one["allowed"]}
     assert beyond == {}

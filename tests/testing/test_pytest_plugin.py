@@ -68,20 +68,23 @@ test_shop.py::test_without_a_mark_nothing_fails  did not fail after 1 attempt
 """.strip().splitlines()  # noqa: E501 - as they are printed
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "two workers"])
+@pytest.mark.parametrize(
+    "options", [(), ("-p", "xdist.plugin", "-n", "2")], ids=["one process", "two workers"]
+)
 def test_a_session_with_the_plugin_reports_what_recovered(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     (tmp_path / "test_shop.py").write_text(TESTS, encoding="utf-8")
-    loaded = () if _is_installed() else ("-p", "triage.pytest_plugin")
+    # Where it is installed, pytest finds the plugin itself: `test_wheel` looks at the entry point.
+    plugins = ("--strict-markers", "-p", "triage.pytest_plugin")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--strict-markers", *loaded, *options],
+        [sys.executable, "-m", "pytest", *plugins, *options],
         cwd=tmp_path,
         env={
             **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONPATH": str(ROOT),
             "PYTHONUTF8": "1",
-            "PYTEST_ADDOPTS": "-p no:langsmith_plugin",
         },
         capture_output=True,
         encoding="utf-8",
@@ -91,10 +94,3 @@ def test_a_session_with_the_plugin_reports_what_recovered(
     assert "4 passed" in done.stdout, done.stdout
     report = done.stdout.partition(" triage ===")[2].splitlines()
     assert sorted(line for line in report if "::" in line) == REPORT
-
-
-def _is_installed() -> bool:
-    """Whether pytest finds the plugin by itself, as it does where the package was installed with it."""
-    from importlib.metadata import entry_points
-
-    return "triage" in {entry.name for entry in entry_points(group="pytest11")}
