@@ -161,10 +161,9 @@ class Watcher:
             if isinstance(event, StepRecorded):
                 at = self._run.first + self._seen
                 self._seen += 1
-                step = event.step.recorded(at, event.time)
-                found = self._watch.add(step)
+                found = self._watch.add(event.step, event.time)
                 before = self._run.loops_before
-                again = before.add(step) if before else None
+                again = before.add(event.step.recorded(at, event.time)) if before else None
                 if again is not None:
                     # This attempt begins a loop of an earlier one.
                     self._stop(Finding(LOOP, again, at, event.step.tool_called, 2, 1))

@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
+from triage.core.state import is_reused
 from triage.core.steps import Step
 from triage.core.taxonomy import Effect, names_a_change
 
@@ -73,18 +74,20 @@ class Idle:
     A step without a time, or without a duration, may have taken all the time since the step before.
     """
 
+    __slots__ = ("_seconds", "_until")
+
     def __init__(self) -> None:
         self._seconds = 0.0
         self._until: float | None = None
 
-    def before(self, step: Step) -> float:
-        """Take in the next step; the idle seconds until it began."""
-        if step.timestamp is None:
-            self._until = None
-            return self._seconds
-        if self._until is not None and step.duration_s is not None:
-            self._seconds += max(0.0, step.timestamp - step.duration_s - self._until)
-        self._until = max(step.timestamp, self._until or step.timestamp)
+    def before(self, step: Step, time: float | None) -> float:
+        """Take in the next step, which ended at this time; the idle seconds until it began."""
+        until = self._until
+        if until is not None and time is not None:
+            if step.duration_s is not None:
+                self._seconds += max(0.0, time - step.duration_s - until)
+            time = max(time, until)
+        self._until = time
         return self._seconds
 
 
@@ -102,7 +105,7 @@ class Calls:
 
     def add(self, step: Step) -> tuple[str | None, bool]:
         """Take in the next step; its name, and whether it is a poll."""
-        idle = self._idle.before(step)
+        idle = self._idle.before(step, step.timestamp)
         name = self._name_of(step)
         if name is None:
             return None, False
@@ -122,6 +125,8 @@ class Loops:
     no poll.
     """
 
+    __slots__ = ("_called", "_exempt", "_failed", "_idle", "_recent", "_turns", "polling")
+
     def __init__(self, exempt: frozenset[str] = frozenset()) -> None:
         self._exempt = exempt
         self._called = False
@@ -130,57 +135,58 @@ class Loops:
         self._clear()
 
     def _clear(self) -> None:
-        self._recent: list[_Outline] = []
+        self._recent: list[_Seen] = []
         # By the length of a cycle: how many steps in a row, by kind, were like the one so many before.
         self._turns: dict[int, dict[str, int]] = {}
         # How many in a row, and the position of the first.
         self._failed = (0, -1)
 
-    def add(self, step: Step, at: int, *, fresh: bool = True) -> Loop | None:
-        """The next step of the attempt, which stands at this position; the loop it stands in, if any.
+    def add(self, step: Step, at: int, time: float | None = None) -> Loop | None:
+        """Take in the next step, which stands at this position; return the loop it stands in, or None.
 
-        fresh: False for one that was reused: it stands between others, and repeats nothing by itself.
+        time: when it was recorded, for a step without a timestamp. A reused step stands between others,
+        and repeats nothing by itself.
         """
-        idle = self._idle.before(step)
-        if step.tool_called is not None:
+        if step.timestamp is not None:
+            time = step.timestamp
+        idle = self._idle.before(step, time)
+        called = step.tool_called is not None
+        if called:
             self.polling = None
         if not _says_something(step) or step.tool_called in self._exempt:
             # Of a step that records nothing but its name nothing can be said.
             self._clear()
             return None
-        outline = _Outline(step, at, fresh=fresh, idle=idle)
+        seen = _Seen(step, at, time, idle)
         recent = self._recent
         turns: dict[int, dict[str, int]] = {}
-        for length in _LENGTHS[: len(recent)]:
-            how = _alike(outline, recent[-length], recent[-1] if length > 1 else None)
-            if how and outline.polls(recent[-length]):
-                if outline.calls == 1:
-                    self._polled(outline, recent[-length])
+        for length, before in enumerate(recent[: -MAX_CYCLE - 1 : -1], 1):
+            how = _alike(seen, before, recent[-1] if length > 1 else None)
+            if how and seen.polls(before):
+                if seen.calls == 1:
+                    self._polled(seen, before)
             elif how:
-                before = self._turns.get(length, {})
-                turns[length] = {kind: before.get(kind, 0) + 1 for kind in _SHOWS[how]}
+                so_far = self._turns.get(length, {})
+                turns[length] = {kind: so_far.get(kind, 0) + 1 for kind in _SHOWS[how]}
         self._turns = turns
         # A model that asks for calls says nothing itself: what its calls come to counts.
-        asks = step.tool_called is None and step.action == "model" and step.tool_output is not None
-        if fresh and not asks:
-            self._count_errors(outline)
-        if step.tool_called is not None:
-            self._called = True
-        recent.append(outline)
+        asks = not called and step.action == "model" and step.tool_output is not None
+        if not asks and seen.fresh:
+            self._count_errors(seen)
+        self._called = self._called or called
+        recent.append(seen)
         if len(recent) > _KEPT:
             del recent[: _KEPT // 2]
         return self.standing
 
-    def _polled(self, outline: _Outline, before: _Outline) -> None:
-        outline.first = before.first
-        outline.calls = before.calls + 1
-        first, last = outline.first.step.timestamp, outline.step.timestamp
-        seconds = 0.0 if first is None or last is None else last - first
-        tool = outline.step.tool_called or ""
-        self.polling = Polling(outline.first.at, tool, outline.calls, seconds)
+    def _polled(self, seen: _Seen, before: _Seen) -> None:
+        first = seen.first = before.first or before
+        seen.calls = before.calls + 1
+        seconds = 0.0 if first.time is None or seen.time is None else seen.time - first.time
+        self.polling = Polling(first.at, seen.step.tool_called or "", seen.calls, seconds)
 
-    def _count_errors(self, outline: _Outline) -> None:
-        step = outline.step
+    def _count_errors(self, seen: _Seen) -> None:
+        step = seen.step
         if step.tool_called is None or step.error is None:
             self._failed = (0, -1)
             return
@@ -193,16 +199,18 @@ class Loops:
             and last.step.error is not None
             and last.step.tool_called == step.tool_called
             and _shape(last.step.error) == _shape(step.error)
-            and not outline.polls(last)
+            and not seen.polls(last)
         ):
             self._failed = (count + 1, first)
         else:
-            self._failed = (1, outline.at)
+            self._failed = (1, seen.at)
 
     @property
     def standing(self) -> Loop | None:
         """The loop the steps are in now, None if they are in none; the surest kind first."""
-        for kind in _SHOWS[_EQUAL] if self._turns else ():
+        if not self._turns and not self._failed[0]:
+            return None
+        for kind in _SHOWS[_EQUAL]:
             for length, counts in self._turns.items():
                 size = counts.get(kind, 0) + length
                 needed = self._needed(length, kind)
@@ -246,7 +254,7 @@ class Loops:
 
 def same_step(one: Step, other: Step) -> bool:
     """True for the same tool (or, without one, the same words), arguments, result and error."""
-    return _says_something(one) and _alike(_Outline(one), _Outline(other)) == _EQUAL
+    return _says_something(one) and _alike(_Seen(one), _Seen(other), None) == _EQUAL
 
 
 def _says_something(step: Step) -> bool:
@@ -261,46 +269,32 @@ _MOST_TEXT = 2_000
 _MOST_TAIL = 200
 
 
-class _Arguments(NamedTuple):
-    """What a tool was given, in the forms that are compared. counted: with its numbers left out."""
+class _Seen:
+    """A step as it is compared with others: of large values by their beginning and size.
 
-    given: Any
-    outline: tuple[Any, ...]
-    counted: Any
-
-    @classmethod
-    def of(cls, tool_input: Any) -> _Arguments:
-        given = parsed(tool_input)
-        counted = given
-        if isinstance(given, dict):
-            counted = {key: "#" if _is_count(value) else value for key, value in given.items()}
-        return cls(given, outline(given), counted)
-
-    @property
-    def counts(self) -> set[str]:
-        """The numbers that are left out in `counted`."""
-        given = self.given.values() if isinstance(self.given, dict) else ()
-        return {str(value) for value in given if _is_count(value)}
-
-
-class _Outline:
-    """What of a step is compared: of large values the beginning and the size.
-
-    So a step costs the same whatever a tool has returned.
+    So a step costs the same whatever a tool has returned. What is read of a step is read when another one
+    may be like it. first, calls: of equal calls that poll, the first one before this one, and how many
+    they are.
     """
 
-    def __init__(self, step: Step, at: int = 0, *, fresh: bool = True, idle: float = 0.0) -> None:
+    __slots__ = ("__dict__", "at", "calls", "first", "idle", "step", "time")
+
+    def __init__(
+        self, step: Step, at: int = 0, time: float | None = None, idle: float = 0.0
+    ) -> None:
         self.step = step
         self.at = at
-        self.fresh = fresh
+        self.time = time
         self.idle = idle
-        # The first of the equal calls that poll, and how many they are.
-        self.first = self
+        self.first: _Seen | None = None
         self.calls = 1
-        self.act = (step.tool_called, step.action, step.error)
-        self.output = outline(step.tool_output)
 
-    def polls(self, before: _Outline) -> bool:
+    @property
+    def fresh(self) -> bool:
+        """Whether the step was not reused from an earlier attempt."""
+        return not (self.step.metadata and is_reused(self.step.metadata))
+
+    def polls(self, before: _Seen) -> bool:
         """Whether this call, which is like one before, was made to see what has come of something."""
         if self.step.tool_called is None:
             return False
@@ -312,17 +306,35 @@ class _Outline:
         return is_pending(self.step.tool_output)
 
     @cached_property
-    def arguments(self) -> _Arguments:
-        return _Arguments.of(self.step.tool_input)
+    def output(self) -> tuple[Any, ...]:
+        return outline(self.step.tool_output)
+
+    @cached_property
+    def given(self) -> Any:
+        """What the tool was given; parsed, if it is JSON."""
+        return parsed(self.step.tool_input)
+
+    @cached_property
+    def arguments(self) -> tuple[Any, ...]:
+        return outline(self.given)
+
+    @cached_property
+    def counted(self) -> Any:
+        """The arguments without their numbers."""
+        if not isinstance(self.given, dict):
+            return self.given
+        return {key: "#" if _is_count(value) else value for key, value in self.given.items()}
+
+    @cached_property
+    def counts(self) -> set[str]:
+        """The numbers that are left out in `counted`."""
+        values = self.given.values() if isinstance(self.given, dict) else ()
+        return {str(value) for value in values if _is_count(value)}
 
     @cached_property
     def worded(self) -> Any:
         """The arguments without what differs from wording to wording."""
-        return _worded(self.arguments.given)
-
-    @cached_property
-    def said(self) -> tuple[Any, ...]:
-        return outline(self.step.llm_output)
+        return _worded(self.given)
 
     @cached_property
     def changes(self) -> bool:
@@ -346,7 +358,7 @@ class _Outline:
     @cached_property
     def residue(self) -> str:
         """What is left of `nothing` without what was asked."""
-        text, given = self.nothing, self.arguments.given
+        text, given = self.nothing, self.given
         asked = given.values() if isinstance(given, dict) else (given,)
         found = sorted(map(re.escape, filter(None, map(str, asked))), key=len, reverse=True)
         within = "|".join(found)
@@ -390,23 +402,49 @@ def outline(value: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _alike(one: _Outline, other: _Outline, beside: _Outline | None = None) -> str:
+def _alike(one: _Seen, other: _Seen, beside: _Seen | None) -> str:
     """How alike two steps are: equal, other in wording, other in numbers, or not (empty).
 
     beside: of a cycle, the step of the same round before `one`.
     """
-    if one.act != other.act:
+    step, before = one.step, other.step
+    if (
+        step.tool_called != before.tool_called
+        or step.action != before.action
+        or step.error != before.error
+    ):
         return ""
-    called = one.step.tool_called is not None
-    if one.output != other.output:
+    called = step.tool_called is not None
+    if not _same_output(one, other):
         return _alike_results(one, other, beside) if called else ""
-    if not called and one.said != other.said:
+    if not called and step.llm_output != before.llm_output:
         return ""
-    if one.arguments.outline == other.arguments.outline:
+    if step.tool_input == before.tool_input:
         return _EQUAL
-    if not called and beside is not None and _goes_on(one.arguments.given, other.arguments.given):
+    if _counts_up(step.tool_input, before.tool_input):
+        return ""
+    if one.arguments == other.arguments:
+        return _EQUAL
+    if not called and beside is not None and _goes_on(one.given, other.given):
         return _EQUAL
     return _alike_arguments(one, other, beside)
+
+
+def _same_output(one: _Seen, other: _Seen) -> bool:
+    output, before = one.step.tool_output, other.step.tool_output
+    if isinstance(output, str) and len(output) <= _MOST_TEXT:
+        return bool(output == before)
+    return output is before or one.output == other.output
+
+
+def _counts_up(given: Any, before: Any) -> bool:
+    """Whether two unequal objects with the same keys hold numbers alone: they are about no one thing."""
+    return (
+        type(given) is dict
+        and type(before) is dict
+        and _NUMBERS.issuperset(map(type, given.values()))
+        and given.keys() == before.keys()
+    )
 
 
 def _goes_on(given: Any, before: Any) -> bool:
@@ -421,13 +459,13 @@ def _goes_on(given: Any, before: Any) -> bool:
     return 0 < size < len(given) and given[0] == before[0] and given[size - 1] == before[-1]
 
 
-def _alike_results(one: _Outline, other: _Outline, beside: _Outline | None) -> str:
+def _alike_results(one: _Seen, other: _Seen, beside: _Seen | None) -> str:
     """How alike two calls of a tool are whose results are not equal."""
     if one.step.tool_input == other.step.tool_input:
         return _COUNTED if one.timeless == other.timeless else ""
     if not one.nothing or not other.nothing:
         return ""
-    if one.arguments.counted == other.arguments.counted:
+    if one.counted == other.counted:
         return _COUNTED if _is_void(one.nothing) and one.residue == other.residue else ""
     # Asked in other words: how many there were, and how long it took, is no answer.
     left, right = (re.sub(r"\d+", "#", text) for text in (one.residue, other.residue))
@@ -446,19 +484,18 @@ _LONG_RESULT = 40
 _SHORT_RESULT = 400
 
 
-def _alike_arguments(one: _Outline, other: _Outline, beside: _Outline | None) -> str:
+def _alike_arguments(one: _Seen, other: _Seen, beside: _Seen | None) -> str:
     """How alike the arguments of two calls with the same result are that are not equal.
 
     Those that differ in numbers alone are a try, a page, a time; but working through a list differs in
     numbers too. So they must be about one thing. Where the result is nothing, other words for the same
     question, or more of them, are another try.
     """
-    left, right = one.arguments, other.arguments
-    if max(len(left.outline), len(right.outline)) >= _MOST_VALUES:
+    if max(len(one.arguments), len(other.arguments)) >= _MOST_VALUES:
         return ""
-    given, again = left.given, right.given
+    given, again = one.given, other.given
     both = isinstance(given, dict) and isinstance(again, dict)
-    if both and left.counted == right.counted:
+    if both and one.counted == other.counted:
         return _COUNTED if _is_about_one_thing(one, given, again, beside) else ""
     if one.worded == other.worded:
         return _REWORDED
@@ -466,7 +503,7 @@ def _alike_arguments(one: _Outline, other: _Outline, beside: _Outline | None) ->
 
 
 def _alike_questions(
-    one: _Outline, given: dict[str, Any], again: dict[str, Any], beside: _Outline | None
+    one: _Seen, given: dict[str, Any], again: dict[str, Any], beside: _Seen | None
 ) -> str:
     """How alike two questions are that found nothing, of which one may have more arguments."""
     if not (given.keys() <= again.keys() or again.keys() <= given.keys()):
@@ -483,7 +520,7 @@ def _alike_questions(
 
 
 def _is_about_one_thing(
-    one: _Outline, given: dict[str, Any], again: dict[str, Any], beside: _Outline | None
+    one: _Seen, given: dict[str, Any], again: dict[str, Any], beside: _Seen | None
 ) -> bool:
     """Whether two calls share an id, or a name and no result, or a name and a result that says much.
 
@@ -493,14 +530,15 @@ def _is_about_one_thing(
     result = one.step.tool_output
     said = result if isinstance(result, str) else ""
     if one.changes and not (said and denies(said) and not _is_void(said)):
-        numbers = set[str]() if beside is None or beside.changes else beside.arguments.counts
-        if not numbers or not numbers.isdisjoint(one.arguments.counts):
+        numbers = set[str]() if beside is None or beside.changes else beside.counts
+        if not numbers or not numbers.isdisjoint(one.counts):
             return False
     much = one.nothing != "" or (isinstance(result, str) and len(result) >= _LONG_RESULT)
     kept = [text for key, text in given.items() if isinstance(text, str) and again.get(key) == text]
     return any(_DIGIT.search(text) or (len(text) > 2 and much) for text in kept)
 
 
+_NUMBERS = frozenset({int, float, bool, type(None)})
 _DIGIT = re.compile(r"\d")
 _COUNT = re.compile(r"\d[\d.:TZ+-]*|(?=.*\d)[0-9a-f]{12,}|[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4}")
 """A number, a time, or a token that a program has made, such as the key of a request."""

@@ -64,7 +64,7 @@ class Watch:
         self._schemas: dict[str, tuple[Schema, Schema]] = {}
         self._constraints = tuple(constraints)
         self._loops = Loops(frozenset(exempt))
-        self._at = start
+        self._next = start
         self._misfits: dict[str, finding.Finding] = {}
         self._odd_results: dict[str, finding.Finding] = {}
         self.loop: Loop | None = None
@@ -72,28 +72,36 @@ class Watch:
         self.unknown_tool: finding.Finding | None = None
         self.forbidden: finding.Finding | None = None
 
-    def add(self, step: Step) -> finding.Finding | None:
-        """What this step has newly made wrong, None if nothing.
+    def add(self, step: Step, time: float | None = None) -> finding.Finding | None:
+        """Take in the next step; return what it has newly made wrong, None if nothing.
 
         A loop is told when it has gone round three times, and once. Steps that were reused from an
-        earlier attempt stand between others; nothing is wrong with them.
+        earlier attempt stand between others; nothing is wrong with them. time: when the step was recorded,
+        in seconds since the epoch, if it has no timestamp.
         """
-        at = self._at
-        self._at += 1
-        fresh = not (step.metadata and is_reused(step.metadata))
-        new: finding.Finding | None = None
-        if fresh and self._tools and step.tool_called is not None:
-            new = self._call(step, step.tool_called, at)
-        if fresh and self._constraints and self.forbidden is None:
-            self.forbidden = _forbidden(step, at, self._constraints)
-            new = self.forbidden or new
+        at = self._next
+        self._next += 1
+        new = self._check(step, at) if self._tools or self._constraints else None
         was = self.loop
         standing = None if was is None else self.found(was)
-        loop = self.loop = self._loops.add(step, at, fresh=fresh)
-        if loop is None and standing is not None:
-            self.past = standing._replace(rule=finding.PAST_LOOP)
-        if loop is not None and (was is None or (was.start, was.kind) != (loop.start, loop.kind)):
+        loop = self.loop = self._loops.add(step, at, time)
+        if loop is None:
+            if standing is not None:
+                self.past = standing._replace(rule=finding.PAST_LOOP)
+        elif was is None or (was.start, was.kind) != (loop.start, loop.kind):
             return new or self.found(loop)
+        return new
+
+    def _check(self, step: Step, at: int) -> finding.Finding | None:
+        """Hold a step against the manifest and the constraints."""
+        if step.metadata and is_reused(step.metadata):
+            return None
+        new: finding.Finding | None = None
+        if self._tools and step.tool_called is not None:
+            new = self._call(step, step.tool_called, at)
+        if self._constraints and self.forbidden is None:
+            self.forbidden = _forbidden(step, at, self._constraints)
+            new = self.forbidden or new
         return new
 
     def _call(self, step: Step, tool: str, at: int) -> finding.Finding | None:
