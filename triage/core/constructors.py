@@ -12,7 +12,17 @@ import msgspec
 
 from .errors import UsageError, closest, short
 
-__all__ = ["Struct", "Value", "check_constructor", "check_constructors", "unknown_name"]
+__all__ = [
+    "Struct",
+    "Value",
+    "check_constructor",
+    "check_constructors",
+    "construct",
+    "unknown_name",
+]
+
+construct: Any = msgspec.StructMeta.__call__
+"""Construct a struct from arguments that are known to fit, without the cost of naming a wrong one."""
 
 if TYPE_CHECKING:
     from msgspec import Struct

@@ -66,7 +66,7 @@ def plain(value: Any) -> Any:
 
     Never raises. Tuples become lists; depth is cut at 64 levels, size at a million containers.
     """
-    return _Encoder().encode(value, MAX_DEPTH)
+    return value if type(value) in _UNCHANGED else _Encoder().encode(value, MAX_DEPTH)
 
 
 def plain_noting(value: Any) -> tuple[Any, bool]:

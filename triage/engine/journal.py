@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from triage.core.actions import lasting
+from triage.core.constructors import construct
 from triage.core.errors import StaleWriter, StoreUnavailable, leaves
 from triage.core.events import (
     ActionChosen,
@@ -32,7 +33,7 @@ from triage.core.waiting import Waits
 from triage.stores.clock import ticks
 from triage.strategies.limits import Limits
 
-from .config import Config, soon
+from .config import Config
 from .keeper import Keeper, release
 
 if TYPE_CHECKING:
@@ -250,7 +251,9 @@ class Session:
 
     def put_locked(self, kind: Callable[..., Event], /, **fields: Any) -> Event:
         """Do as `put`, for a caller that holds the lock."""
-        event = kind(run_id=self.run_id, seq=len(self.events), time=self.time(), **fields)
+        event: Event = construct(
+            kind, run_id=self.run_id, seq=len(self.events), time=self.time(), **fields
+        )
         self.events.append(event)
         return event
 
@@ -383,9 +386,8 @@ class Session:
             return
         new = self.events[self.flushed :]
         if new:
-            lease_s = self.config.durability.lease_s
-            append = self.config.store.append(self.run_id, new, at=self.flushed, epoch=self.epoch)
-            await soon(append, lease_s)
+            # A store without a keeper ends with this process, so that there is nobody to wait for.
+            await self.config.store.append(self.run_id, new, at=self.flushed, epoch=self.epoch)
             self.flushed += len(new)
 
     async def flush_attempt(self) -> None:

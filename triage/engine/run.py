@@ -172,6 +172,8 @@ class Recorder:
         self.number = number
         self.told: Guidance = guidance
         self.replay = replay
+        # Position of the first event of this attempt.
+        self.position = session.position
         # Index of the first step of this attempt, and of the next one.
         self.first = self._count = count
         self.alert = False

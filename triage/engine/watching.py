@@ -9,11 +9,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from triage.classifiers.detectors.finding import LOOP, Finding
-from triage.classifiers.detectors.loops import Calls, Loop
+from triage.classifiers.detectors.loops import Calls, Loop, Polling
 from triage.classifiers.detectors.watch import Watch
 from triage.classifiers.rules import RulesClassifier
 from triage.core.diagnosis import Diagnosis
-from triage.core.events import AttemptStarted, Event, StepRecorded, WatchNoticed
+from triage.core.events import Event, StepRecorded, WatchNoticed
 from triage.core.failures import Attempt
 from triage.core.large_values import json_of
 from triage.core.observers import logger
@@ -25,8 +25,6 @@ from .options import Watching
 
 if TYPE_CHECKING:
     from .run import Recorder
-
-# Calls that earlier attempts repeated; they are counted over all attempts of the run.
 
 
 @cache
@@ -117,6 +115,11 @@ _ROUNDS = 4
 class Watcher:
     """Watches one running attempt. Safe to call from several threads: one of them looks."""
 
+    __slots__ = (
+        "_at", "_busy", "_finding", "_hinted_at", "_last", "_loop", "_noted", "_rules", "_run", "_watch",
+        "_watching",
+    )  # fmt: skip
+
     def __init__(self, run: Recorder) -> None:
         self._run = run
         # The agent's own classifier, if it has detectors.
@@ -132,12 +135,11 @@ class Watcher:
             run.first,
         )
         # The next event to read, from the start of this attempt.
-        self._at = next(
-            event.seq for event in reversed(run.session.events) if isinstance(event, AttemptStarted)
-        )
+        self._at = run.position
         self._busy = threading.Lock()
-        self._seen = 0
-        # The noted loop, by its place and kind; the number of steps seen when its hint was given.
+        # Index of the last step seen.
+        self._last = run.first
+        # The noted loop, by its place and kind; the index of the step at which its hint was given.
         self._noted: tuple[int, str] | None = None
         self._hinted_at: int | None = None
         # Diagnoses shown to the agent: of a loop, and of another finding.
@@ -156,35 +158,36 @@ class Watcher:
             self._busy.release()
 
     def _take_all(self, events: list[Event]) -> None:
-        end = len(events)
-        for event in events[self._at : end]:
-            if isinstance(event, StepRecorded):
-                at = self._run.first + self._seen
-                self._seen += 1
-                found = self._watch.add(event.step, event.time)
-                before = self._run.loops_before
-                again = before.add(event.step.recorded(at, event.time)) if before else None
+        watch = self._watch
+        new = events[self._at :]
+        self._at += len(new)
+        for event in new:
+            if not isinstance(event, StepRecorded):
+                continue
+            self._last = event.index
+            found = watch.add(event.step, event.time)
+            if self._run.loops_before:
+                again = self._run.loops_before.add(event.step.recorded(event.index, event.time))
                 if again is not None:
                     # This attempt begins a loop of an earlier one.
-                    self._stop(Finding(LOOP, again, at, event.step.tool_called, 2, 1))
+                    tool = event.step.tool_called
+                    self._stop(Finding(LOOP, again, event.index, tool, 2, 1))
                     return
-                if found is not None and not found.repeats:
-                    self._take(found)
-                self._bound_polling()
-        self._at = end
+            if found is not None and not found.repeats:
+                self._take(found)
+            if watch.polling is not None:
+                self._bound_polling(watch.polling)
         # Only the current loop counts: the agent has left any loop between two looks.
-        loop = self._watch.loop
-        if loop is not None or self._noted is not None:
-            self._judge(loop)
+        if watch.loop is not None or self._noted is not None:
+            self._judge(watch.loop)
         if self._finding is not None and not self._stands:
             self._finding = None
             self._show()
 
-    def _bound_polling(self) -> None:
+    def _bound_polling(self, polling: Polling) -> None:
         """Interrupt an attempt that polls for longer than the limit."""
-        polling = getattr(self._watch, "polling", None)
         longest = self._run.session.limits.polling_seconds
-        if polling is None or longest is None or polling.seconds <= longest:
+        if longest is None or polling.seconds <= longest:
             return
         text = (
             f"{polling.tool!r} was polled {polling.calls} times in {polling.seconds:.0f} s with the same "
@@ -222,7 +225,7 @@ class Watcher:
         wasted = (loop.repeats - 1) * loop.length
         hint_after = watching.hint_after
         if self._hinted_at is None and hint_after is not None and wasted >= hint_after:
-            self._hinted_at = self._seen
+            self._hinted_at = self._last
             found = self._watch.found(loop)
             self._loop = self._explained(found)
             self._show()
@@ -232,7 +235,7 @@ class Watcher:
             and wasted >= watching.interrupt_after
             and loop.repeats >= _ROUNDS
             # After its hint the agent may go round once more.
-            and (self._hinted_at is None or self._seen - self._hinted_at >= loop.length)
+            and (self._hinted_at is None or self._last - self._hinted_at >= loop.length)
         ):
             self._stop(self._watch.found(loop))
 

@@ -14,6 +14,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from triage.core.state import is_reused
 from triage.core.steps import Step
 from triage.core.taxonomy import Effect, names_a_change
@@ -157,7 +159,7 @@ class Loops:
             # Of a step that records nothing but its name nothing can be said.
             self._clear()
             return None
-        seen = _Seen(step, at, time, idle)
+        seen = _Seen(step, at, time, idle, _holds_numbers(step.tool_input))
         recent = self._recent
         turns: dict[int, dict[str, int]] = {}
         for length, before in enumerate(recent[: -MAX_CYCLE - 1 : -1], 1):
@@ -269,36 +271,48 @@ _MOST_TEXT = 2_000
 _MOST_TAIL = 200
 
 
-class _Seen:
-    """A step as it is compared with others: of large values by their beginning and size.
+class _Seen(Struct, gc=False, eq=False):
+    """A step in its place.
 
-    So a step costs the same whatever a tool has returned. What is read of a step is read when another one
-    may be like it. first, calls: of equal calls that poll, the first one before this one, and how many
-    they are.
+    numbers: its arguments are numbers alone. first, calls: of equal calls that poll, the first one before
+    this one, and how many they are. read: the step's outline, once another step may be like it.
     """
 
-    __slots__ = ("__dict__", "at", "calls", "first", "idle", "step", "time")
-
-    def __init__(
-        self, step: Step, at: int = 0, time: float | None = None, idle: float = 0.0
-    ) -> None:
-        self.step = step
-        self.at = at
-        self.time = time
-        self.idle = idle
-        self.first: _Seen | None = None
-        self.calls = 1
+    step: Step
+    at: int = 0
+    time: float | None = None
+    idle: float = 0.0
+    numbers: bool = False
+    first: _Seen | None = None
+    calls: int = 1
+    read: _Outline | None = None
 
     @property
     def fresh(self) -> bool:
         """Whether the step was not reused from an earlier attempt."""
         return not (self.step.metadata and is_reused(self.step.metadata))
 
+    @property
+    def outline(self) -> _Outline:
+        if self.read is None:
+            self.read = _Outline(self.step)
+        return self.read
+
     def polls(self, before: _Seen) -> bool:
         """Whether this call, which is like one before, was made to see what has come of something."""
         if self.step.tool_called is None:
             return False
-        return self.idle - before.idle >= WAITED or self.pending
+        return self.idle - before.idle >= WAITED or self.outline.pending
+
+
+class _Outline:
+    """A step as it is compared with others: of large values by their beginning and size.
+
+    So a step costs the same whatever a tool has returned.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
 
     @cached_property
     def pending(self) -> bool:
@@ -416,35 +430,31 @@ def _alike(one: _Seen, other: _Seen, beside: _Seen | None) -> str:
         return ""
     called = step.tool_called is not None
     if not _same_output(one, other):
-        return _alike_results(one, other, beside) if called else ""
+        return _alike_results(one.outline, other.outline, beside) if called else ""
     if not called and step.llm_output != before.llm_output:
         return ""
     if step.tool_input == before.tool_input:
         return _EQUAL
-    if _counts_up(step.tool_input, before.tool_input):
-        return ""
-    if one.arguments == other.arguments:
+    if one.numbers and other.numbers and step.tool_input.keys() == before.tool_input.keys():
+        return ""  # they are about no one thing
+    this, that = one.outline, other.outline
+    if this.arguments == that.arguments:
         return _EQUAL
-    if not called and beside is not None and _goes_on(one.given, other.given):
+    if not called and beside is not None and _goes_on(this.given, that.given):
         return _EQUAL
-    return _alike_arguments(one, other, beside)
+    return _alike_arguments(this, that, beside)
 
 
 def _same_output(one: _Seen, other: _Seen) -> bool:
     output, before = one.step.tool_output, other.step.tool_output
     if isinstance(output, str) and len(output) <= _MOST_TEXT:
         return bool(output == before)
-    return output is before or one.output == other.output
+    return output is before or one.outline.output == other.outline.output
 
 
-def _counts_up(given: Any, before: Any) -> bool:
-    """Whether two unequal objects with the same keys hold numbers alone: they are about no one thing."""
-    return (
-        type(given) is dict
-        and type(before) is dict
-        and _NUMBERS.issuperset(map(type, given.values()))
-        and given.keys() == before.keys()
-    )
+def _holds_numbers(given: Any) -> bool:
+    """Whether arguments are numbers alone."""
+    return type(given) is dict and _NUMBERS.issuperset(map(type, given.values()))
 
 
 def _goes_on(given: Any, before: Any) -> bool:
@@ -459,7 +469,7 @@ def _goes_on(given: Any, before: Any) -> bool:
     return 0 < size < len(given) and given[0] == before[0] and given[size - 1] == before[-1]
 
 
-def _alike_results(one: _Seen, other: _Seen, beside: _Seen | None) -> str:
+def _alike_results(one: _Outline, other: _Outline, beside: _Seen | None) -> str:
     """How alike two calls of a tool are whose results are not equal."""
     if one.step.tool_input == other.step.tool_input:
         return _COUNTED if one.timeless == other.timeless else ""
@@ -484,7 +494,7 @@ _LONG_RESULT = 40
 _SHORT_RESULT = 400
 
 
-def _alike_arguments(one: _Seen, other: _Seen, beside: _Seen | None) -> str:
+def _alike_arguments(one: _Outline, other: _Outline, beside: _Seen | None) -> str:
     """How alike the arguments of two calls with the same result are that are not equal.
 
     Those that differ in numbers alone are a try, a page, a time; but working through a list differs in
@@ -503,7 +513,7 @@ def _alike_arguments(one: _Seen, other: _Seen, beside: _Seen | None) -> str:
 
 
 def _alike_questions(
-    one: _Seen, given: dict[str, Any], again: dict[str, Any], beside: _Seen | None
+    one: _Outline, given: dict[str, Any], again: dict[str, Any], beside: _Seen | None
 ) -> str:
     """How alike two questions are that found nothing, of which one may have more arguments."""
     if not (given.keys() <= again.keys() or again.keys() <= given.keys()):
@@ -520,7 +530,7 @@ def _alike_questions(
 
 
 def _is_about_one_thing(
-    one: _Seen, given: dict[str, Any], again: dict[str, Any], beside: _Seen | None
+    one: _Outline, given: dict[str, Any], again: dict[str, Any], beside: _Seen | None
 ) -> bool:
     """Whether two calls share an id, or a name and no result, or a name and a result that says much.
 
@@ -530,7 +540,7 @@ def _is_about_one_thing(
     result = one.step.tool_output
     said = result if isinstance(result, str) else ""
     if one.changes and not (said and denies(said) and not _is_void(said)):
-        numbers = set[str]() if beside is None or beside.changes else beside.counts
+        numbers = set[str]() if beside is None or beside.outline.changes else beside.outline.counts
         if not numbers or not numbers.isdisjoint(one.counts):
             return False
     much = one.nothing != "" or (isinstance(result, str) and len(result) >= _LONG_RESULT)

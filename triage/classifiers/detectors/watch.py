@@ -45,11 +45,15 @@ class Watch:
     what no output may be. exempt: names of tools that may repeat themselves. start: position of the
     first step it will be told of. Not safe for use from several threads at once.
 
-    loop: the one that the last steps are in, None if they are in none. polling: that of the last call,
-    None if it was no poll. unknown_tool: the first of the
-    last calls that were of a tool that does not exist. forbidden: the first output that breaks a
-    constraint.
+    loop: the one that the last steps are in, None if they are in none. polling: equal calls that the last
+    one goes on with and that are no loop, None if it was no poll. unknown_tool: the first of the last calls
+    that were of a tool that does not exist. forbidden: the first output that breaks a constraint.
     """
+
+    __slots__ = (
+        "_constraints", "_loops", "_misfits", "_next", "_odd_results", "_schemas", "_tools", "forbidden",
+        "loop", "past", "polling", "unknown_tool",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Watch:
         self._misfits: dict[str, finding.Finding] = {}
         self._odd_results: dict[str, finding.Finding] = {}
         self.loop: Loop | None = None
+        self.polling: Polling | None = None
         self.past: finding.Finding | None = None
         self.unknown_tool: finding.Finding | None = None
         self.forbidden: finding.Finding | None = None
@@ -85,6 +90,7 @@ class Watch:
         was = self.loop
         standing = None if was is None else self.found(was)
         loop = self.loop = self._loops.add(step, at, time)
+        self.polling = self._loops.polling
         if loop is None:
             if standing is not None:
                 self.past = standing._replace(rule=finding.PAST_LOOP)
@@ -144,11 +150,6 @@ class Watch:
     def found(self, loop: Loop) -> finding.Finding:
         """The standing loop as a finding."""
         return _of_loop(loop, self._loops)
-
-    @property
-    def polling(self) -> Polling | None:
-        """The equal calls that the last one goes on with, and which are no loop."""
-        return self._loops.polling
 
     @property
     def misfit(self) -> finding.Finding | None:
