@@ -422,17 +422,16 @@ def _alike(one: _Seen, other: _Seen, beside: _Seen | None) -> str:
     beside: of a cycle, the step of the same round before `one`.
     """
     step, before = one.step, other.step
+    called = step.tool_called is not None
     if (
         step.tool_called != before.tool_called
         or step.action != before.action
         or step.error != before.error
+        or not (called or step.llm_output == before.llm_output)
     ):
         return ""
-    called = step.tool_called is not None
     if not _same_output(one, other):
         return _alike_results(one.outline, other.outline, beside) if called else ""
-    if not called and step.llm_output != before.llm_output:
-        return ""
     if step.tool_input == before.tool_input:
         return _EQUAL
     if one.numbers and other.numbers and step.tool_input.keys() == before.tool_input.keys():
