@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from triage.core.actions import lasting
-from triage.core.constructors import construct
 from triage.core.errors import StaleWriter, StoreUnavailable, leaves
 from triage.core.events import (
     ActionChosen,
@@ -251,9 +250,7 @@ class Session:
 
     def put_locked(self, kind: Callable[..., Event], /, **fields: Any) -> Event:
         """Do as `put`, for a caller that holds the lock."""
-        event: Event = construct(
-            kind, run_id=self.run_id, seq=len(self.events), time=self.time(), **fields
-        )
+        event = kind(run_id=self.run_id, seq=len(self.events), time=self.time(), **fields)
         self.events.append(event)
         return event
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from triage.core import events
 from triage.core.actions import Action
 from triage.core.asking import scheduler
-from triage.core.constructors import Struct
+from triage.core.constructors import Struct, construct
 from triage.core.diagnosis import Diagnosis
 from triage.core.errors import AttemptInterrupted, AttemptOver, UsageError, refuse
 from triage.core.failures import Attempt, ErrorInfo
@@ -302,12 +302,19 @@ class Recorder:
 
     def _put_step(self, step: Step) -> events.StepRecorded:
         """Record the next step, for a caller that holds the lock."""
-        index = self._count
+        session, index = self.session, self._count
         self._count += 1
-        event = self.session.put_locked(
-            events.StepRecorded, attempt=self.number, index=index, step=step
+        event: events.StepRecorded = construct(
+            events.StepRecorded,
+            run_id=session.run_id,
+            seq=len(session.events),
+            time=session.time(),
+            attempt=self.number,
+            index=index,
+            step=step,
         )
-        return cast("events.StepRecorded", event)
+        session.events.append(event)
+        return event
 
     def update_state(self, values: Mapping[str, Any], *, secret_ok: Iterable[str] = ()) -> int:
         """Merge top-level keys into the state; return the id of the resulting checkpoint.
