@@ -18,6 +18,8 @@ endif
 
 # Tests and their some hundred processes import the package: it is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
+# The tests' databases wait for a disk at every commit, and none of them has to outlive the machine.
+MEMORY := $(shell [ -w /dev/shm ] && echo TMPDIR=/dev/shm)
 
 CHECKS = format style types types-again contracts
 
@@ -53,7 +55,7 @@ web: $(READY) ## a store with runs of every kind, one of them at work, and the p
 	@$(BIN)/python -m examples.page
 
 test: $(READY) ## every test, on asyncio and trio, in three processes, as many wait: JOBS=3
-	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal
+	$(MEMORY) $(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal
 
 quick: $(READY) ## the tests that take under 30 ms each, on asyncio: run it all the time
 	$(BIN)/python -m pytest -n $(or $(JOBS),2) --quick
