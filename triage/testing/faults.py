@@ -12,7 +12,7 @@ import errno
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, NoReturn, cast
@@ -214,7 +214,7 @@ class Fault:
 
     def __repr__(self) -> str:
         given = [
-            f"{field.name}={value!r}"
+            repr(value) if field.default is MISSING else f"{field.name}={value!r}"
             for field in fields(self)  # type: ignore[arg-type] # all of them are dataclasses
             if (value := getattr(self, field.name)) != field.default
         ]
@@ -349,9 +349,6 @@ class raises(Fault):
             raise error.with_traceback(None)
         raise error()
 
-    def __repr__(self) -> str:
-        return f"faults.raises({self.error!r}{', after=True' if self.after else ''})"
-
 
 @dataclass(frozen=True, repr=False)
 class hang(Fault):
@@ -381,9 +378,6 @@ class slow(Fault):
 
     def end(self, site: Site, answer: Any) -> Any:
         return answer
-
-    def __repr__(self) -> str:
-        return f"faults.slow({self.seconds!r})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -436,9 +430,6 @@ class wrong_tool(Fault):
             site.record(self.name, error=str(error), exception_type=type(error).__name__)
         raise not_attempted(error)
 
-    def __repr__(self) -> str:
-        return f"faults.wrong_tool({self.name!r})"
-
 
 @dataclass(frozen=True, repr=False)
 class loop(Fault):
@@ -463,9 +454,6 @@ class loop(Fault):
         for _ in range(self.times):
             site.record("search", tool_input={"query": "the same"}, tool_output="nothing found")
         raise RuntimeError(f"no answer after {self.times} turns")
-
-    def __repr__(self) -> str:
-        return f"faults.loop({self.times!r})"
 
 
 @dataclass(frozen=True, repr=False)
