@@ -231,24 +231,6 @@ def channel(name: str) -> Callable[[Callable[[World], Works]], Callable[[World],
 # --- What is raised, with the text somewhere on it.
 
 
-def _with_note(text: str) -> BaseException:
-    error = RuntimeError(NEUTRAL)
-    error.add_note(text)
-    return error
-
-
-def _caused(text: str) -> BaseException:
-    error = RuntimeError(NEUTRAL)
-    error.__cause__ = RuntimeError(text)
-    return error
-
-
-def _during(text: str) -> BaseException:
-    error = RuntimeError(NEUTRAL)
-    error.__context__ = RuntimeError(text)
-    return error
-
-
 def _with(**attributes: Callable[[str], Any]) -> Callable[[str], BaseException]:
     def make(text: str) -> BaseException:
         error = RuntimeError(NEUTRAL)
@@ -274,12 +256,16 @@ class OwnError(Exception):
     """An application's own error, which says what a service said."""
 
 
-def _of_data(text: str) -> BaseException:
+def _of_data(kind: type[Exception]) -> Callable[[str], BaseException]:
     """All that a JSON text says, as attributes: what an application does with a reply it was sent."""
-    error = OwnError(NEUTRAL)
-    found = _loaded(text)
-    error.__dict__.update(found if isinstance(found, dict) else {"data": found})
-    return error
+
+    def make(text: str) -> BaseException:
+        error = kind(NEUTRAL)
+        found = _loaded(text)
+        error.__dict__.update(found if isinstance(found, dict) else {"data": found})
+        return error
+
+    return make
 
 
 class AnsweredError(Exception):
@@ -301,9 +287,9 @@ RAISED: dict[str, Callable[[str], BaseException]] = {
     "second argument": lambda text: RuntimeError(NEUTRAL, text),
     "first argument": lambda text: RuntimeError(text, NEUTRAL),
     "argument as data": lambda text: RuntimeError(NEUTRAL, _loaded(text)),
-    "note": _with_note,
-    "cause": _caused,
-    "context": _during,
+    "note": _with(__notes__=lambda text: [text]),
+    "cause": _with(__cause__=RuntimeError),
+    "context": _with(__context__=RuntimeError),
     "group": lambda text: ExceptionGroup(NEUTRAL, [RuntimeError(text)]),
     "name of a group": lambda text: ExceptionGroup(text, [RuntimeError(NEUTRAL)]),
     "body": _with(body=_itself),
@@ -312,7 +298,7 @@ RAISED: dict[str, Callable[[str], BaseException]] = {
         code=_itself, type=_itself, reason=_itself, detail=_itself, details=_itself, title=_itself
     ),
     "attributes of a call": _with(phase=_itself, effect=_itself, request=_itself, headers=_itself),
-    "attributes from data": _of_data,
+    "attributes from data": _of_data(OwnError),
     "status as text": _with(status=_itself, status_code=_itself),
     "retry_after as text": _with(retry_after=_itself),
     "response as text": _with(response=_itself),
@@ -411,52 +397,45 @@ def _answer(world: World) -> Works:
     tool = world.tool("once", raising(RuntimeError, NEUTRAL))
 
     async def works(task: str, *, run: Run) -> Any:
-        run.record_step(Step(action="model", llm_output=world.text))
+        run.record_step(_answer_of(world.text))
         return await tool(task)
 
     return works
 
 
-@channel("model: answer before an own ValueError")
-def _bug(world: World) -> Works:
-    async def works(_task: str, *, run: Run) -> Any:
-        world.ran["agent"] = world.ran.get("agent", 0) + 1
-        run.record_step(Step(action="model", llm_output=world.text))
-        raise ValueError(NEUTRAL)
+def _agent_fails(
+    error: Callable[[str], BaseException], step: Callable[[str], Step] | None = None
+) -> Callable[[World], Works]:
+    """An agent that fails by itself. step: what it has recorded before."""
 
-    return works
+    def build(world: World) -> Works:
+        async def works(_task: str, *, run: Run) -> Any:
+            world.ran["agent"] = world.ran.get("agent", 0) + 1
+            if step is not None:
+                run.record_step(step(world.text))
+            raise error(world.text)
 
+        return works
 
-@channel("step: error before an own TypeError")
-def _step(world: World) -> Works:
-    async def works(_task: str, *, run: Run) -> Any:
-        world.ran["agent"] = world.ran.get("agent", 0) + 1
-        run.record_step(Step(tool_called="search", tool_output=world.text, error=world.text))
-        raise TypeError(NEUTRAL)
-
-    return works
+    return build
 
 
-@channel("agent: attributes from data on an own error")
-def _dressed(world: World) -> Works:
-    async def works(_task: str) -> Any:
-        world.ran["agent"] = world.ran.get("agent", 0) + 1
-        error = NotImplementedError(NEUTRAL)
-        found = _loaded(world.text)
-        error.__dict__.update(found if isinstance(found, dict) else {"data": found})
-        raise error
-
-    return works
+def _answer_of(text: str) -> Step:
+    return Step(action="model", llm_output=text)
 
 
-@channel("model: answer before a refused key")
-def _credential(world: World) -> Works:
-    async def works(_task: str, *, run: Run) -> Any:
-        world.ran["agent"] = world.ran.get("agent", 0) + 1
-        run.record_step(Step(action="model", llm_output=world.text))
-        raise _answered(401)(world.text)
+def _result_of(text: str) -> Step:
+    return Step(tool_called="search", tool_output=text, error=text)
 
-    return works
+
+CHANNELS |= {
+    "model: answer before an own ValueError": _agent_fails(
+        lambda _: ValueError(NEUTRAL), _answer_of
+    ),
+    "step: error before an own TypeError": _agent_fails(lambda _: TypeError(NEUTRAL), _result_of),
+    "agent: attributes from data on an own error": _agent_fails(_of_data(NotImplementedError)),
+    "model: answer before a refused key": _agent_fails(_answered(401), _answer_of),
+}
 
 
 # --- What stands between a call and its effect.
