@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple, Protocol, Self
@@ -135,7 +136,9 @@ class Played(NamedTuple):
         diagnosis: str | None = None,
         hints: list[int] | None = None,
     ) -> None:
-        """Raise AssertionError unless the run returned this, and every request was valid.
+        """Raise AssertionError unless the run returned this, and all requests and charges were right.
+
+        Every request must be one that its provider accepts, and no charge may be made twice.
 
         deeds: the tool calls whose bodies began. requests: how many there were. diagnosis: of the one
         attempt that failed. hints: how often the hint stands in each request. None: not checked.
@@ -144,6 +147,8 @@ class Played(NamedTuple):
             raise AssertionError(f"the run ended in an error: {self.error}") from self.error
         assert self.result == result, f"the run gave {self.result!r}, not {result!r}"
         check_wire(self.world.requests)
+        paid = Counter(deed for deed in self.world.deeds if deed.startswith("charge"))
+        assert max(paid.values(), default=1) == 1, f"it paid more than once: {self.world.deeds}"
         sent, told = len(self.world.requests), self.told()
         assert deeds in (None, self.world.deeds), self.world.deeds
         assert requests in (None, sent), f"{sent} requests, not {requests}"
@@ -240,6 +245,11 @@ def scenario(*needs: str) -> Callable[[Any], Scenario]:
         return declared
 
     return declare
+
+
+def declared_in(module: str) -> tuple[Scenario, ...]:
+    """The scenarios that a module has declared, in order."""
+    return tuple(one for one in _needs if one.__module__ == module)
 
 
 def needs_of(scenario: Scenario) -> frozenset[str]:

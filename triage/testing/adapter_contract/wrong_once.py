@@ -20,8 +20,7 @@ from triage.engine.agents import Agent
 from triage.testing.faults import Answer, status_error
 
 from .bench import Bench, Call, Fails, Rule, Script, Turn, asks, call, says
-from .playing import CHARGE, SEARCH, TASK, Played, Scenario, Stage, play, scenario
-from .providers import check_wire
+from .playing import CHARGE, SEARCH, TASK, Played, Scenario, Stage, declared_in, play, scenario
 
 
 class WrongAnswer(Struct, frozen=True):
@@ -48,8 +47,6 @@ class WrongAnswer(Struct, frozen=True):
             done = await play(bench, Script(rules, self.faults), verify=verify)
             done.check_done(self.right)
             _check_sent(done, plain_tries=4)
-            assert done.count("charge(300)") == 1, done.world.deeds
-            check_wire(done.world.requests)
 
         wrong_once.__name__ = f"wrong_once_{self.name}"
         wrong_once.__doc__ = f"One answer is wrong once: {self.about}. Asked again, it is right."
@@ -151,6 +148,10 @@ _WRONG_ANSWERS = (
 )
 
 
+for _answer in _WRONG_ANSWERS:
+    _answer.scenario()
+
+
 @scenario()
 async def wrong_once_inside_another_agent(bench: Bench) -> None:
     """An agent of somebody's runs this one and cannot read what it says, once: it runs again."""
@@ -187,7 +188,6 @@ async def wrong_once_too_many_turns(bench: Bench) -> None:
         agent = await stage.agent()
         done = await stage.outcome(lambda: stage.run(agent))
     done.check_done()
-    assert done.count("charge(300)") == 1, done.world.deeds
 
 
 @scenario()
@@ -229,13 +229,6 @@ async def wrong_once_stale_read(bench: Bench) -> None:
     done = await play(bench, Script(rules, tools=tools))
     done.check_done()
     _check_sent(done, plain_tries=5)
-    assert done.count("charge(2)") == 1, done.world.deeds
 
 
-WRONG_ONCE: tuple[Scenario, ...] = (
-    *(answer.scenario() for answer in _WRONG_ANSWERS),
-    wrong_once_inside_another_agent,
-    wrong_once_too_many_turns,
-    wrong_once_several_turns_before,
-    wrong_once_stale_read,
-)
+WRONG_ONCE = declared_in(__name__)
