@@ -166,7 +166,7 @@ async def test_so_are_those_of_a_connection_that_broke(way: Ask) -> None:
     assert len(set(watched.keys)) == 1
 
 
-@table("way", WAYS)
+@table("way", WAYS, at_once=True)
 async def test_our_retries_and_theirs_do_not_multiply(way: Ask) -> None:
     async def asked(retries: int) -> tuple[int, int]:
         with serving(fails(503, "overloaded")) as server:
