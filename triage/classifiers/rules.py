@@ -225,7 +225,7 @@ class RulesClassifier:
             sure = ungrounded(steps, task, self._grounds)
         if not sure and self._failed:
             sure = [one for one in found if one.rule.confidence > NOT_KNOWN][:1]
-            sure = sure or ([likeliest(steps)] if steps else [])
+            sure = sure or likeliest(steps)
         if sure:
             decisive = sure[0] if error is None else _not_waited_out(sure[0], steps)
             beside = dict.fromkeys(one for one in (*sure, *found) if one is not sure[0])

@@ -22,8 +22,10 @@ _SHAPED, _PLAIN = 0.6, 0.5
 """The confidence in a type that a run's form suggests, and in the most frequent one."""
 
 
-def likeliest(steps: Sequence[Step]) -> Finding:
-    """The likeliest type of a failed run that shows nothing."""
+def likeliest(steps: Sequence[Step]) -> list[Finding]:
+    """The likeliest type of a failed run that shows nothing; empty if there are no steps."""
+    if not steps:
+        return []
     speakers = {step.action for step in steps if step.llm_output and step.tool_called is None}
     last, size = steps[-1], len(steps)
     at = next((at for at, step in enumerate(steps) if step.error is not None), None)
@@ -40,7 +42,7 @@ def likeliest(steps: Sequence[Step]) -> Finding:
     else:
         kind, why, confidence = FailureType.HALLUCINATED_STATE, "nothing else was found", _PLAIN
     rule = POST_MORTEM._replace(failure_type=kind, confidence=confidence)
-    return Finding(rule, f"{why}; for what the run means, ask a model (`LLMClassifier`)", at)
+    return [Finding(rule, f"{why}; for what the run means, ask a model (`LLMClassifier`)", at)]
 
 
 def _turns_again(steps: Sequence[Step]) -> int:

@@ -229,11 +229,11 @@ class Results:
 
     def standing(self, judge: Judged) -> list[finding.Finding]:
         """What stands at the end, most decisive first."""
-        found = [] if self._same_failure is None else [self._same_failure]
-        found += self._overflowed(judge)
+        found = self._overflowed(judge)
         for kept in (self._asked, self._broken):
             found += sorted(kept.values(), key=lambda one: one.step or 0)[:1]
-        return [*found, *self._unmended(judge)]
+        alike = self._same_failure
+        return [*found, *self._unmended(judge), *([] if alike is None else [alike])]
 
     def _overflowed(self, judge: Judged) -> list[finding.Finding]:
         """The last answer, where it is a few words that the window is full."""
