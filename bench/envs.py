@@ -48,30 +48,6 @@ def ready(name: str) -> Path:
     return python
 
 
-def lab(name: str, requirements: Path, *, make: bool) -> Path | None:
-    """The interpreter with the libraries of a fault lab, which are many and large.
-
-    None where they are not installed; with `make` they are installed first, and again when the
-    requirements have changed. Raises subprocess.CalledProcessError when that fails.
-    """
-    home = HOME / f"lab-{name}"
-    python = _python(home)
-    if not make:
-        return python if (home / ".packages").exists() else None
-    wanted = " ".join((_content(requirements), sys.version))
-    packages = ("--requirement", str(requirements), "anyio", "jsonschema", "msgspec", "pydantic")
-    _once(home, "packages", wanted, lambda: _make(home, python, packages))
-    return python
-
-
-def _content(requirements: Path) -> str:
-    """A digest of a file of requirements and of those beside it that it may refer to."""
-    digest = hashlib.sha256(requirements.read_bytes())
-    for path in sorted((requirements.parent / "requirements").glob("*.txt")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 def _python(home: Path) -> Path:
     return home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from llm_server import Request, says, serving
 from tables import table
 
 from bench import envs
-from bench.diagnosis import fresh, ours, records
+from bench.diagnosis import records
 from classifiers.test_llm_classifier import ATTEMPT, DRIFT, asking
 from triage import FailureType, RulesClassifier, Step, Trajectory
 from triage.classifiers import BlockingClassifier
@@ -66,19 +67,21 @@ def test_a_record_without_suspicions_has_no_questions() -> None:
 
 
 def test_every_step_of_made_up_runs_is_in_the_prompt_whole() -> None:
-    for record in fresh.LOOK.records():
-        shown = show(ours.trajectory(record), record.task, DEFAULT)
+    for record in islice(records.made_up(), 200):
+        shown = show(record.trajectory, record.task, DEFAULT)
         assert shown.whole
         assert set(range(len(record.steps))) <= set(shown.sources)
 
 
 def test_the_decisive_step_of_every_real_run_is_in_the_prompt() -> None:
     folder = envs.ROOT.parent / "shared" / "trajectories"
-    if not (folder / records.FILE).is_file():
-        pytest.skip(f"there are no trajectories of real agents: {folder / records.FILE} is missing")
+    if not (folder / records.RECORDED).is_file():
+        pytest.skip(
+            f"there are no trajectories of real agents: {folder / records.RECORDED} is missing"
+        )
     labelled = 0
-    for record in records.read(folder):
-        shown = show(ours.trajectory(record), record.task, DEFAULT)
+    for record in records.recorded(folder):
+        shown = show(record.trajectory, record.task, DEFAULT)
         assert len(shown.text) <= DEFAULT
         assert set(range(len(record.steps))) <= set(shown.sources), record.id
         if record.where is not None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tables import table
 
 from bench import envs
-from bench.diagnosis import ours, records
+from bench.diagnosis import records
 from triage.classifiers.llm_prompt import show
 from triage.classifiers.quoting import Source
 
@@ -64,16 +64,18 @@ class Piece(NamedTuple):
 def pieces() -> list[Piece]:
     """A thousand pieces of what real agents recorded, the same ones each time."""
     folder = envs.ROOT.parent / "shared" / "trajectories"
-    if not (folder / records.FILE).is_file():
-        pytest.skip(f"there are no trajectories of real agents: {folder / records.FILE} is missing")
+    if not (folder / records.RECORDED).is_file():
+        pytest.skip(
+            f"there are no trajectories of real agents: {folder / records.RECORDED} is missing"
+        )
     chance = random.Random(7)
     found: list[Piece] = []
-    runs = list(records.read(folder))
+    runs = list(records.recorded(folder))
     while len(found) < TOLD:
         record = chance.choice(runs)
-        sources = show(ours.trajectory(record), record.task, 200_000).sources
+        sources = show(record.trajectory, record.task, 200_000).sources
         for at, step in enumerate(record.steps):
-            texts = (step["tool_output"], step["llm_output"], step["error"])
+            texts = (step.tool_output, step.llm_output, step.error)
             for text in (text for text in texts if isinstance(text, str) and len(text) > 40):
                 start, length = chance.randrange(len(text) - 30), chance.randrange(20, 200)
                 found.append(Piece(sources[at], text[start : start + length]))

@@ -276,17 +276,17 @@ TRAJECTORIES = Path(__file__).parents[3] / "shared" / "trajectories"
 
 def test_nothing_is_stopped_and_little_is_said_of_runs_that_went_well() -> None:
     """Every recorded run of the healthy sets, through an agent that records it."""
-    from bench.diagnosis import ours, records
+    from bench.diagnosis import records
 
-    if not (TRAJECTORIES / records.FILE).exists():
+    if not (TRAJECTORIES / records.RECORDED).exists():
         pytest.skip("there are no trajectories beside the repository")
-    well = [record for record in records.read(TRAJECTORIES) if record.healthy]
+    well = [record for record in records.recorded(TRAJECTORIES) if record.healthy]
     assert {record.source for record in well} == set(records.HEALTHY)
     responses: Counter[str] = Counter()
 
     async def main() -> None:
         for record in well:
-            steps = ours.trajectory(record).steps
+            steps = record.steps
             run = Watched([replace(step, index=None) for step in steps])
             await run.agent.run(record.task)
             assert run.recorded == len(steps), f"{record.id} was stopped"
