@@ -131,14 +131,14 @@ def test_a_rejection_may_leave_the_call_to_be_asked_about_again(
     [
         (("happened",), "has not begun, so it cannot have happened"),
         (("happened", "--result", "1"), "has not begun"),
-        (("edit",), "edit takes --payload"),
-        (("approve", "--payload", "{}"), "edit takes --payload"),
-        (("edit", "--payload", "[1]"), "edit takes --payload with an object"),
+        (("edit",), "edit takes a payload"),
+        (("approve", "--payload", "{}"), "takes no payload"),
+        (("edit", "--payload", "[1]"), "edit takes a payload"),
         (("edit", "--payload", '{"amount": 1}'), "edit() names amount"),
         (("edit", "--payload", '{"to": "sk-' + "a1" * 20 + '"}'), "looks like a secret"),
-        (("approve", "--reason", "x"), "--reason says why a call is rejected"),
-        (("approve", "--ask-again"), "--ask-again belongs to reject; leave it out with approve"),
-        (("abort", "--ask-again"), "--ask-again belongs to reject; leave it out with abort"),
+        (("approve", "--reason", "x"), "approve takes no reason"),
+        (("approve", "--ask-again"), "only a rejection can be asked about again"),
+        (("abort", "--ask-again"), "only a rejection can be asked about again"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_the_question_stays_open(

@@ -255,16 +255,16 @@ class TestResume:
         ("arguments", "told"),
         [
             (("maybe",), 'Invalid value "maybe" for ANSWER'),
-            (("edit",), "edit takes --payload with an object"),
-            (("edit", "--payload", "[1]"), "edit takes --payload with an object"),
+            (("edit",), "edit takes a payload"),
+            (("edit", "--payload", "[1]"), "edit takes a payload"),
             (("edit", "--payload", "{days: 1}"), "--payload must be JSON"),
             (("edit", "--payload", '{"a b": 1}'), "no parameter name"),
             (
                 ("edit", "--payload", '{"weeks": 1}'),
                 "weeks, which the agent function does not take",
             ),
-            (("approve", "--payload", "1"), "approve takes no --payload"),
-            (("approve", "--reason", "x"), "approve takes no --reason"),
+            (("approve", "--payload", "1"), "approve takes no payload"),
+            (("approve", "--reason", "x"), "approve takes no reason"),
             (("rerun",), "no call of it is in doubt"),
         ],
     )

@@ -40,7 +40,7 @@ from triage.engine.outside import resolve
 from triage.plan import Approval, ExecutionPlan, Orchestrator, PlannedStep, Registry, capability
 from triage.stores import MemoryStore, RunInfo
 from triage.web import Person, Role, app
-from triage.web.answers import offer_of, reply_of
+from triage.web.answers import offer_of, reply_in
 
 pytestmark = pytest.mark.usefixtures("theirs_may_block")
 LOCAL = "http://localhost"
@@ -492,7 +492,7 @@ def test_a_form_that_is_sent_as_it_is_shown_changes_nothing(arguments: dict[str,
     offer = offer_of(INFO, events, {}, runs_here=False)
     form = {field.key: field.value.replace("\n", "\r\n") for field in offer.fields}
     with pytest.raises(UsageError):
-        reply_of(events, offer, {"answer": "edit", **form}, {}, "ann")
+        reply_in(offer, {"answer": "edit", **form}, {}, "ann")
 
 
 @given(st.dictionaries(parameters, values, min_size=1, max_size=4), values, st.data())
@@ -505,7 +505,7 @@ def test_what_is_typed_as_json_is_what_the_call_gets(
     is_text = field.kind in ("text", "lines")
     typed = str(value) if is_text else json.dumps(value)
     assume(typed.replace("\r\n", "\n") != field.value.replace("\r\n", "\n"))
-    reply = reply_of(events, offer, {"answer": "edit", field.key: typed}, {}, "ann")
+    reply = reply_in(offer, {"answer": "edit", field.key: typed}, {}, "ann")
     assert isinstance(reply, Edited)
     expected = typed.replace("\r\n", "\n") if is_text else json.loads(typed)
     assert dict(reply.payload) == {field.name: expected}

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from triage.core.actions import Reply, approve, reject
+from triage.core.actions import Reply
 from triage.core.errors import UsageError
-from triage.core.events import Event, RunSuspended
+from triage.core.events import RunSuspended
 from triage.core.quoting import moment, one_line
 from triage.core.redaction import redact
 from triage.core.wire import to_json
 from triage.engine.answering import waits_for
-from triage.engine.outside import not_asked, resolve
-from triage.engine.questions import question_at
-from triage.plan.answers import answer_in, asked_in
-from triage.plan.approval import ApprovalAnswer, ApprovalRequest
+from triage.engine.outside import not_asked
+from triage.engine.questions import Question, question_at
+from triage.plan.answers import asked_in
+from triage.plan.approval import ApprovalRequest
 from triage.plan.plans import ExecutionPlan
+from triage.plan.replies import answer_question, reply_of
 from triage.stores.base import RunInfo, Store
 
 from .options import AsJson, Run, StoreText, epilogue, run_of, store_of, suggested, with_store
-from .output import json_line, now, write
-from .runs import edited, print_answered
+from .output import json_given, json_line, now, write
+from .runs import print_answered
 
 _LONGEST = 300
 _CODES = """\
@@ -45,18 +45,6 @@ app = App(
         'approve order-17 --reject "over the budget"',
     ),
 )
-
-
-class CallAsked(NamedTuple):
-    """A call that waits for an approval. arguments: as JSON. expires: seconds since the epoch, or None."""
-
-    run_id: str
-    kind: str
-    tool: str
-    effect: str
-    arguments: Any
-    question: str
-    expires: float | None
 
 
 @app.default
@@ -92,7 +80,7 @@ def approve_run(
     ] = None,
     by: Annotated[str, Parameter(metavar="NAME", help="Who answers.")] = "",
     store: StoreText = None,
-    json: AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Answer what a run waits to have approved: a plan, a step, or a call that a guard has stopped.
 
@@ -100,117 +88,96 @@ def approve_run(
     and answers nothing.
     """
     # A file is read before the event loop begins, which must not wait for it.
-    edited_plan = None if plan is None else ExecutionPlan.load(plan)
+    planned = None if plan is None else ExecutionPlan.load(plan).to_json()
+    changed = planned if edit is None else json_given("--edit", edit)
+    _refuse(ask_again and reject_because is None, "--ask-again belongs to --reject REASON")
+    reply: Reply | None = None
+    if reject_because is not None:
+        reply = reply_of("reject", reason=reject_because, ask_again=ask_again)
+    elif plan is not None or edit is not None:
+        reply = reply_of("edit", payload=changed)
+    elif yes:
+        reply = reply_of("approve")
 
-    async def work(kept: Store) -> tuple[RunInfo, ApprovalRequest | CallAsked, bool]:
+    async def work(kept: Store) -> tuple[RunInfo, ApprovalRequest | RunSuspended, Question | None]:
         info = await run_of(kept, run, store, status="suspended")
-        request = await asked_in(kept, info.run_id)
-        if request is None:
-            events = await kept.read(info.run_id)
-            asked, called = waits_for(events), _call_asked(events)
+        events = await kept.read(info.run_id)
+        asked, request = waits_for(events), await asked_in(kept, info.run_id)
+        question = question_at(events)
+        about_call = question is not None and question.not_begun
+        if asked is None or not (request or about_call):
             if asked is None and any(isinstance(event, RunSuspended) for event in events):
                 raise not_asked(info.run_id, events)
-            if asked is None or called is None:
-                show = suggested("runs", "show", info.run_id, store=store)
-                raise UsageError(
-                    f"run {one_line(info.run_id)} does not wait to have a plan or a call approved: it is "
-                    f"{info.status}; see {show}"
-                )
-            if plan is not None or save is not None:
-                raise UsageError(
-                    "a call is asked about, not a plan; --yes, --reject REASON or --edit JSON"
-                )
-            reply = _reply(reject_because, edit, yes=yes, ask_again=ask_again)
-            if reply is not None:
-                digest = asked.token_digest
-                await resolve(kept, info.run_id, reply, now=now(), by=by, question=digest)
-            return info, called, reply is not None
-        if ask_again:
-            raise UsageError("--ask-again is about a call; a plan that is refused is made anew")
-        if edit is not None:
+            show = suggested("runs", "show", info.run_id, store=store)
             raise UsageError(
-                "--edit changes the arguments of a call; a plan is edited by --plan FILE"
+                f"run {one_line(info.run_id)} does not wait to have a plan or a call approved: it is "
+                f"{info.status}; see {show}"
             )
-        answer = _answer(request, reject_because, edited_plan, yes=yes, by=by)
-        if answer is not None:
-            await answer_in(kept, answer)
-        return info, request, answer is not None
+        if request is None:
+            wrong = "a call is asked about, not a plan; --yes, --reject REASON or --edit JSON"
+            _refuse(plan is not None or save is not None, wrong)
+        else:
+            wrong = "--ask-again is about a call; a plan that is refused is made anew"
+            _refuse(ask_again, wrong)
+            wrong = "--edit changes the arguments of a call; a plan is edited by --plan FILE"
+            _refuse(edit is not None, wrong)
+        if reply is not None:
+            given: dict[str, Any] = {"now": now(), "by": by, "question": asked.token_digest}
+            await answer_question(kept, info.run_id, reply, **given)
+        return info, request or asked, question
 
-    info, request, answered = with_store(store_of(store), work)
-    if answered:
-        print_answered(info, "goes on", store, as_json=json)
+    info, asked, question = with_store(store_of(store), work)
+    if reply is not None:
+        print_answered(info, "goes on", store, as_json=as_json)
+    elif isinstance(asked, RunSuspended):
+        assert question is not None
+        _show_call(asked, question, as_json=as_json)
     else:
-        _show(request, save, as_json=json)
+        _show_plan(asked, save, as_json=as_json)
 
 
-def _show(request: ApprovalRequest | CallAsked, save: str | None, *, as_json: bool) -> None:
-    if save is not None and isinstance(request, ApprovalRequest):
+def _refuse(wrong: bool, text: str) -> None:  # noqa: FBT001
+    """Raise UsageError with this text if something is wrong."""
+    if wrong:
+        raise UsageError(text)
+
+
+def _show_call(asked: RunSuspended, question: Question, *, as_json: bool) -> None:
+    arguments = redact(to_json(question.arguments))
+    if as_json:
+        told = {
+            "run_id": asked.run_id,
+            "kind": "call",
+            "tool": question.tool,
+            "effect": question.effect,
+            "arguments": arguments,
+            "question": asked.question,
+            "expires": asked.expires,
+        }
+        write(json_line(told))
+        return
+    write(one_line(asked.question, 2 * _LONGEST))
+    given = one_line(json.dumps(arguments, ensure_ascii=False), 2 * _LONGEST)
+    write(f"{one_line(question.tool)} [{question.effect}] {given}; it has not begun")
+    if asked.expires is not None:
+        write(f"to be answered until {moment(asked.expires)}")
+    write("answer with --yes, --reject REASON, or --edit JSON to change its arguments")
+
+
+def _show_plan(request: ApprovalRequest, save: str | None, *, as_json: bool) -> None:
+    """Print a line for each step: all of it was said by a planner, and is shown as data."""
+    if save is not None:
         if request.kind != "plan":
             raise UsageError(
                 f"a {request.kind} is asked about, which cannot be edited; --reject REASON"
             )
         ExecutionPlan.from_json(request.payload).save(save)
     if as_json:
-        write(json_line(request._asdict()))
-    elif save is not None:
+        write(json_line(request))
+        return
+    if save is not None:
         write(f"{save} is written; edit it, and give it with --plan")
-    elif isinstance(request, CallAsked):
-        _show_call(request)
-    else:
-        _show_plan(request)
-
-
-def _reply(
-    reason: str | None, edit: str | None, *, yes: bool, ask_again: bool = False
-) -> Reply | None:
-    """The answer to a question about a call; None where there is none."""
-    if ask_again and reason is None:
-        raise UsageError("--ask-again belongs to --reject REASON")
-    if reason is not None:
-        return reject(reason, ask_again=ask_again)
-    if edit is not None:
-        return edited("--edit", edit)
-    return approve() if yes else None
-
-
-def _answer(
-    request: ApprovalRequest, reason: str | None, plan: ExecutionPlan | None, *, yes: bool, by: str
-) -> ApprovalAnswer | None:
-    """The answer to a question about a plan or a step; None where there is none."""
-    if reason is not None:
-        return request.answer("rejected", by=by, reason=reason)
-    if plan is not None:
-        return request.answer("edited", by=by, payload=plan.to_json())
-    return request.answer("approved", by=by) if yes else None
-
-
-def _call_asked(events: Sequence[Event]) -> CallAsked | None:
-    """The call that a run waits to have approved; None if it waits for nothing, or something else."""
-    asked, question = waits_for(events), question_at(events)
-    if asked is None or question is None or not question.not_begun:
-        return None
-    return CallAsked(
-        run_id=asked.run_id,
-        kind="call",
-        tool=question.tool,
-        effect=question.effect,
-        arguments=redact(to_json(question.arguments)),
-        question=asked.question,
-        expires=asked.expires,
-    )
-
-
-def _show_call(asked: CallAsked) -> None:
-    write(one_line(asked.question, 2 * _LONGEST))
-    arguments = one_line(json.dumps(asked.arguments, ensure_ascii=False), 2 * _LONGEST)
-    write(f"{one_line(asked.tool)} [{asked.effect}] {arguments}; it has not begun")
-    if asked.expires is not None:
-        write(f"to be answered until {moment(asked.expires)}")
-    write("answer with --yes, --reject REASON, or --edit JSON to change its arguments")
-
-
-def _show_plan(request: ApprovalRequest) -> None:
-    """Print a line for each step: all of it was said by a planner, and is shown as data."""
+        return
     write(one_line(request.question, 2 * _LONGEST))
     payload = request.payload if isinstance(request.payload, dict) else {}
     for number, step in enumerate(payload.get("steps", [payload]), 1):

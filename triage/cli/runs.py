@@ -30,9 +30,9 @@ from triage.engine.forking import fork as fork_run
 from triage.engine.journal import TASK
 from triage.engine.outside import cancel as cancel_run
 from triage.engine.outside import lease_of
-from triage.engine.outside import resolve as resolve_run
 from triage.engine.resume import MissingArguments
 from triage.plan.orchestrator import report_in
+from triage.plan.replies import answer_question, reply_of
 from triage.stores.base import RunInfo, Store
 from triage.stores.copying import copy_run
 from triage.stores.opening import REDIS
@@ -322,7 +322,7 @@ def resolve(
         str | None, Parameter(metavar="JSON", help="What the call that happened has given (null).")
     ] = None,
     reason: Annotated[
-        str | None, Parameter(metavar="TEXT", help="Why it is rejected; the agent is told.")
+        str | None, Parameter(metavar="TEXT", help="Why it is rejected or ended.")
     ] = None,
     ask_again: AskAgain = False,
     payload: Annotated[
@@ -335,27 +335,31 @@ def resolve(
     """Answer what a run waits for, without its token; whoever recovers it goes on."""
     if result is not None and answer != "happened":
         raise UsageError(f"--result is what a call gave that happened; leave it out with {answer}")
-    if reason is not None and answer != "reject":
-        raise UsageError(f"--reason says why a call is rejected; leave it out with {answer}")
-    if (payload is not None) != (answer == "edit"):
-        raise UsageError(
-            "edit takes --payload with the arguments to change, and no other answer does"
-        )
-    option, value = ("--result", result) if answer == "happened" else ("--payload", payload)
-    why = "an operator ended it" if answer == "abort" else reason
-    reply = _reply(answer, why, value, option, ask_again=ask_again)
+    if answer == "abort" and reason is None:
+        reason = "an operator ended it"
+    reply = _reply(answer, reason, result, payload, ask_again=ask_again)
 
-    async def work(kept: Store) -> tuple[RunInfo, bool]:
+    async def work(kept: Store) -> RunInfo:
         info = await run_of(kept, run, store)
         try:
-            action = await resolve_run(kept, info.run_id, reply, now=output.now(), by=you())
+            await answer_question(kept, info.run_id, reply, now=output.now(), by=you())
         except UsageError as error:
             show = suggested("runs", "show", info.run_id, store=store)
             raise UsageError(f"{error}; see {show}") from error
-        return info, isinstance(action, actions.Abort)
+        return info
 
-    info, ends = with_store(store_of(store), work)
-    print_answered(info, "ends as aborted" if ends else "goes on", store, as_json=json)
+    info = with_store(store_of(store), work)
+    then = "ends as aborted" if answer == "abort" else "goes on"
+    print_answered(info, then, store, as_json=json)
+
+
+def _reply(
+    word: str, reason: str | None, result: str | None, payload: str | None, *, ask_again: bool
+) -> actions.Reply:
+    """Read the answer of a command. Raises UsageError for an option that does not belong to it."""
+    option, text = ("--result", result) if payload is None else ("--payload", payload)
+    value = None if text is None else output.json_given(option, text)
+    return reply_of(word, reason=reason, payload=value, ask_again=ask_again)
 
 
 def print_answered(info: RunInfo, then: str, store: str | None, *, as_json: bool) -> None:
@@ -369,17 +373,6 @@ def print_answered(info: RunInfo, then: str, store: str | None, *, as_json: bool
     else:
         output.write(f"run {one_line(info.run_id)} is answered: it {then} once it is recovered")
         output.write(how)
-
-
-def edited(option: str, text: str) -> actions.Edited:
-    """The answer that changes a call's arguments. Raises UsageError for what is no object of JSON."""
-    payload = output.json_given(option, text)
-    if not isinstance(payload, dict):
-        raise UsageError(f"edit takes {option} with an object, as in {option} '{{\"days\": 3}}'")
-    try:
-        return actions.edit(payload)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from error
 
 
 @app.command(
@@ -618,7 +611,7 @@ def resume(
     quiet: Quiet = False,
 ) -> int:
     """Answer a run by its token, and go on with it."""
-    reply = _reply(answer, reason, payload, ask_again=ask_again)
+    reply = _reply(answer, reason, None, payload, ask_again=ask_again)
     if token == "-":  # noqa: S105 - standard input
         token = sys.stdin.readline().strip()
 
@@ -634,41 +627,6 @@ def resume(
         return info.run_id, partial(agent.resume, token, reply, **arguments)
 
     return _go_on(start, function, options, task, store, as_json=json, quiet=quiet)
-
-
-def _reply(
-    name: str,
-    reason: str | None,
-    payload: str | None,
-    option: str = "--payload",
-    *,
-    ask_again: bool,
-) -> Any:
-    """What `Agent.resume` takes. option: the payload's. Raises UsageError for what does not belong."""
-    if reason is not None and name in ("approve", "edit", "happened", "rerun"):
-        raise UsageError(f"{name} takes no --reason; leave it out")
-    if payload is not None and name not in ("edit", "happened"):
-        raise UsageError(f"{name} takes no --payload; leave it out")
-    if ask_again and name != "reject":
-        raise UsageError(f"--ask-again belongs to reject; leave it out with {name}")
-    match name:
-        case "edit":
-            return edited(option, "null" if payload is None else payload)
-        case "happened":
-            return actions.happened(None if payload is None else output.json_given(option, payload))
-        case "approve":
-            return actions.approve()
-        case "rerun":
-            return actions.rerun()
-        case _:
-            with_reason: dict[str, Callable[[str | None], Any]] = {
-                "reject": partial(actions.reject, ask_again=ask_again),
-                "retry": actions.Retry,
-                "replan": actions.Replan,
-                "abort": actions.Abort,
-                "escalate": actions.Escalate,
-            }
-            return with_reason[name](reason)
 
 
 class _NotNow(Exception):

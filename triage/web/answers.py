@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from triage.core import actions
+from triage.core.actions import Replan, Reply
 from triage.core.errors import AlreadyResumed, RunBusy, RunOver, StoreError, TriageError, UsageError
 from triage.core.events import AttemptFailed, Event
 from triage.core.json_values import refuse_constant
@@ -30,10 +30,10 @@ from triage.engine import outside
 from triage.engine.agents import Agent, underlying_agent
 from triage.engine.answering import waits_for
 from triage.engine.forking import fork
-from triage.engine.outside import cancel
 from triage.engine.questions import Question, question_at
-from triage.plan.answers import answer_in, asked_in, request_in
-from triage.plan.approval import ApprovalAnswer, ApprovalRequest
+from triage.plan.answers import asked_in, request_in
+from triage.plan.approval import ApprovalRequest
+from triage.plan.replies import WITHOUT_REASON, answer_question, reply_of
 from triage.stores.base import RunInfo, Store
 
 from .pages import Pages, run_and_events, slug, unslug
@@ -56,7 +56,6 @@ _WORDS = {
     "abort": "End the run",
     "escalate": "Escalate",
 }
-_WITH_REASON = ("reject", "retry", "replan", "abort", "escalate")
 
 
 class Field(NamedTuple):
@@ -75,48 +74,43 @@ class Field(NamedTuple):
     note: str = ""
 
 
-class Choice(NamedTuple):
-    """An answer that a run accepts. word: the label of its button."""
-
-    name: str
-    word: str
-
-
 class Offer(NamedTuple):
     """What a person can do with a run.
 
-    question: identifies the open question; empty if the run is not waiting. choices: the answers it
-    accepts. tool, effect, arguments: the call in question; empty if it is not about a call. fields: the
-    form fields for changing the arguments. plan: the plan or step to approve, as JSON; empty if there is
-    none. request: what is asked about it. retries_at: position of the failure from which a new run can
-    try again; None if there is none. command: the shell command that recovers the run; empty if nobody
-    needs to run it.
+    question: identifies the open question; empty if the run is not waiting. names: the answers it accepts.
+    about: the question about a call; None if it is not about one. fields: the form fields for changing the
+    call's arguments. request: the plan or step to approve; None without one. retries_at: position of the
+    failure from which a new run can try again; None if there is none. command: the shell command that
+    recovers the run; empty if nobody needs to run it.
     """
 
     question: str = ""
-    choices: tuple[Choice, ...] = ()
-    tool: str = ""
-    effect: str = ""
-    arguments: str = ""
+    names: tuple[str, ...] = ()
+    about: Question | None = None
     fields: tuple[Field, ...] = ()
-    plan: str = ""
     request: ApprovalRequest | None = None
     retries_at: int | None = None
     command: str = ""
 
     @property
-    def takes_reason(self) -> bool:
-        """Whether any of the answers takes a reason."""
-        return any(choice.name in _WITH_REASON for choice in self.choices)
+    def choices(self) -> dict[str, str]:
+        """The labels of the buttons by the names of the answers."""
+        return {name: _WORDS[name] for name in self.names}
 
     @property
-    def can_ask_again(self) -> bool:
-        """Whether a rejection may ask to be asked again about the same call."""
-        return bool(self.tool) and self.takes("reject")
+    def arguments(self) -> str:
+        """The arguments of the call in question as JSON."""
+        return "" if self.about is None else _indented(self.about.arguments)
 
-    def takes(self, name: str) -> bool:
-        """Return whether the run accepts the answer of this name."""
-        return any(choice.name == name for choice in self.choices)
+    @property
+    def plan(self) -> str:
+        """The plan or step to approve as JSON; empty without one."""
+        return "" if self.request is None else _indented(self.request.payload)
+
+    @property
+    def takes_reason(self) -> bool:
+        """Whether any of the answers takes a reason."""
+        return any(name not in WITHOUT_REASON for name in self.names)
 
 
 def offer_of(
@@ -142,36 +136,24 @@ def offer_of(
     asked = waits_for(events)
     if asked is None:
         return offer
+    offer = offer._replace(question=asked.token_digest)
     if request is not None:
         names = ("approve", "reject", *(("edit",) if request.kind == "plan" else ()))
-        plan = json.dumps(_shown(request.payload), ensure_ascii=False, indent=2)
-        return offer._replace(
-            question=asked.token_digest, choices=_choices(names), plan=plan, request=request
-        )
+        return offer._replace(names=names, request=request)
     question = question_at(events)
     fields = tuple(_fields(question, schemas))
-    names = tuple(
-        name
-        for name in outside.answers_to(events)
-        if name != "edit" or fields  # nothing to edit
-    )
-    offer = offer._replace(question=asked.token_digest, choices=_choices(names), fields=fields)
-    if question is None:
-        return offer
-    return offer._replace(
-        tool=question.tool,
-        effect=question.effect,
-        arguments=json.dumps(_shown(question.arguments), ensure_ascii=False, indent=2),
-    )
-
-
-def _choices(names: Sequence[str]) -> tuple[Choice, ...]:
-    return tuple(Choice(name, _WORDS[name]) for name in names)
+    # Without fields there is nothing to edit.
+    names = tuple(name for name in outside.answers_to(events) if name != "edit" or fields)
+    return offer._replace(names=names, fields=fields, about=question)
 
 
 def _shown(value: Any) -> Any:
     """Convert a value to JSON data with its secrets redacted."""
     return redact(to_json(value))
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(_shown(value), ensure_ascii=False, indent=2)
 
 
 # The form of a call's arguments ---------------------------------------------------------------------
@@ -202,8 +184,7 @@ def _field(name: str, key: str, value: Any, known: Any) -> Field:
     if isinstance(value, str) and kind in ("string", None):
         long = len(value) > _LONG or "\n" in value
         return Field(name, key, "lines" if long else "text", value, (), note)
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    return Field(name, key, "json", text, (), note)
+    return Field(name, key, "json", json.dumps(value, ensure_ascii=False, indent=2), (), note)
 
 
 def refilled(fields: Sequence[Field], form: Mapping[str, str]) -> tuple[Field, ...]:
@@ -211,39 +192,27 @@ def refilled(fields: Sequence[Field], form: Mapping[str, str]) -> tuple[Field, .
     return tuple(field._replace(value=form.get(field.key, field.value)) for field in fields)
 
 
-def _changed(fields: Sequence[Field], form: Mapping[str, str]) -> actions.Edited:
+def _changed(offer: Offer, form: Mapping[str, str], schemas: Schemas) -> dict[str, Any]:
     """Return the changed arguments. Raises UsageError if one is not valid or none has changed."""
     changed: dict[str, Any] = {}
-    for field in fields:
-        given = form.get(field.key, field.value)
-        if given.replace("\r\n", "\n") == field.value.replace("\r\n", "\n"):
-            continue
-        if field.kind in ("text", "lines", "choice"):
-            changed[field.name] = given.replace("\r\n", "\n")
-        else:
-            changed[field.name] = _json(field.name, given)
+    for field in offer.fields:
+        given = form.get(field.key, field.value).replace("\r\n", "\n")
+        if given != field.value.replace("\r\n", "\n"):
+            as_text = field.kind in ("text", "lines", "choice")
+            changed[field.name] = given if as_text else _json(field.name, given)
     if not changed:
         raise UsageError("nothing is changed: change an argument, or approve the call as it is")
-    try:
-        return actions.edit(changed)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
-def _check_schema(question: Question, changed: Mapping[str, Any], schemas: Schemas) -> None:
-    """Raise UsageError if the changed arguments do not match the tool's schema."""
-    schema = schemas.get(question.tool)
-    if not schema or not isinstance(question.arguments, Mapping):
-        return
-    try:
-        error = best_match(
-            Draft202012Validator(schema).iter_errors({**question.arguments, **changed})
-        )
-    except SchemaError:
-        return
-    if error is not None:
-        where = ".".join(map(str, error.absolute_path)) or "the arguments"
-        raise UsageError(f"{where}: {error.message[:300]}")
+    question = offer.about
+    schema = None if question is None else schemas.get(question.tool)
+    if question is None or not schema or not isinstance(question.arguments, Mapping):
+        return changed
+    given_all = {**question.arguments, **changed}
+    with suppress(SchemaError):
+        error = best_match(Draft202012Validator(schema).iter_errors(given_all))
+        if error is not None:
+            where = ".".join(map(str, error.absolute_path)) or "the arguments"
+            raise UsageError(f"{where}: {error.message[:300]}")
+    return changed
 
 
 def _json(name: str, text: str) -> Any:
@@ -256,55 +225,31 @@ def _json(name: str, text: str) -> Any:
 # From a form to an answer ---------------------------------------------------------------------------
 
 
-def reply_of(
-    events: Sequence[Event], offer: Offer, form: Mapping[str, str], schemas: Schemas, by: str
-) -> actions.Reply | ApprovalAnswer:
+def reply_in(offer: Offer, form: Mapping[str, str], schemas: Schemas, by: str) -> Reply:
     """Convert a submitted form to an answer. Raises UsageError naming the field that is wrong."""
     name = form.get("answer", "")
-    if not offer.takes(name):
-        known = ", ".join(choice.name for choice in offer.choices) or "nothing"
+    if name not in offer.names:
+        known = ", ".join(offer.names) or "nothing"
         wrong = f", not with {name[:40]!r}" if name else ": press one of the buttons"
         raise UsageError(f"this run can be answered with {known}{wrong}")
     reason = form.get("reason", "").strip() or None
     if name == "reject" and reason is None:
         raise UsageError("reason: say why, so that the agent can find another way")
-    if offer.request is not None:
-        return _of_plan(offer.request, name, reason, form, by)
-    made: actions.Reply
-    match name:
-        case "approve":
-            made = actions.approve()
-        case "reject":
-            made = actions.reject(reason, ask_again=form.get("ask_again") == "true")
-        case "edit":
-            question = question_at(events)
-            assert question is not None
-            made = _changed(offer.fields, form)
-            _check_schema(question, made.payload, schemas)
-        case "happened":
-            text = form.get("result", "").strip()
-            made = actions.happened(_json("result", text) if text else None)
-        case "rerun":
-            made = actions.rerun()
-        case "retry":
-            made = actions.Retry(reason)
-        case "replan":
-            made = actions.Replan(reason)
-        case "escalate":
-            made = actions.Escalate(reason)
-        case _:
-            made = actions.Abort(reason or f"{by} ended it")
-    return made
-
-
-def _of_plan(
-    request: ApprovalRequest, name: str, reason: str | None, form: Mapping[str, str], by: str
-) -> ApprovalAnswer:
-    if name == "edit":
-        return request.answer("edited", by=by, payload=_json("plan", form.get("plan", "")))
-    if name == "reject":
-        return request.answer("rejected", by=by, reason=reason or "")
-    return request.answer("approved", by=by)
+    if name == "abort" and reason is None:
+        reason = f"{by} ended it"
+    payload: Any = None
+    if name == "edit" and offer.request is not None:
+        payload = _json("plan", form.get("plan", ""))
+    elif name == "edit":
+        payload = _changed(offer, form, schemas)
+    elif name == "happened" and form.get("result", "").strip():
+        payload = _json("result", form["result"])
+    return reply_of(
+        name,
+        reason=None if name in WITHOUT_REASON else reason,
+        payload=payload,
+        ask_again=name == "reject" and form.get("ask_again") == "true",
+    )
 
 
 # Many runs -------------------------------------------------------------------------------------------
@@ -401,8 +346,7 @@ class Answers:
         if first is not None or question != offer.question:
             return self._late(request, info, first)
         try:
-            said = reply_of(events, offer, form, self._schemas, person.name)
-            await self._write(info, question, said, person)
+            await self._answer(info, offer, form, person)
         except (AlreadyResumed, RunOver):
             events = await self._store.read(info.run_id)
             return self._late(request, info, outside.first_answer(events, question))
@@ -415,14 +359,12 @@ class Answers:
         self._go_on(info)
         return _to_run(request, info.run_id)
 
-    async def _write(self, info: RunInfo, question: str, said: Any, person: Person) -> None:
-        if isinstance(said, ApprovalAnswer):
-            await answer_in(self._store, said)
-            return
-        now = time.time()
-        await outside.resolve(
-            self._store, info.run_id, said, now=now, by=person.name, question=question
-        )
+    async def _answer(
+        self, info: RunInfo, offer: Offer, form: Mapping[str, str], person: Person
+    ) -> None:
+        reply = reply_in(offer, form, self._schemas, person.name)
+        given: dict[str, Any] = {"now": time.time(), "by": person.name, "question": offer.question}
+        await answer_question(self._store, info.run_id, reply, **given)
 
     def _form(
         self,
@@ -453,7 +395,7 @@ class Answers:
         person = need(request, Role.ADMIN)
         info, _ = await self._read(request)
         try:
-            await cancel(self._store, info.run_id, now=time.time(), by=person.name)
+            await outside.cancel(self._store, info.run_id, now=time.time(), by=person.name)
         except RunOver:
             events = await self._store.read(info.run_id)
             end = events[-1]
@@ -490,7 +432,7 @@ class Answers:
             at=int(at),
             now=time.time(),
             by=person.name,
-            action=actions.Replan(hint) if hint else None,
+            action=Replan(hint) if hint else None,
             end=form.get("end") == "yes",
             keys=Keyring.of(None),
         )
@@ -563,27 +505,21 @@ class Answers:
     ) -> Outcome:
         part, _, question = pick.rpartition("*")
         run_id = unslug(part) or part
+        cancels = form.get("answer") == "cancel"
         try:
-            if one is None:
-                events = await self._store.read(run_id)
-                return Outcome(
-                    run_id, done=False, said="", first=outside.first_answer(events, question)
-                )
-            if form.get("answer") == "cancel":
-                await cancel(self._store, run_id, now=time.time(), by=person.name)
+            if one is not None and cancels:
+                await outside.cancel(self._store, run_id, now=time.time(), by=person.name)
                 return Outcome(run_id, done=True, said="cancelled")
-            events = await self._store.read(run_id)
-            said = reply_of(events, one.offer, form, self._schemas, person.name)
-            await self._write(one.info, question, said, person)
+            if one is not None:
+                await self._answer(one.info, one.offer, form, person)
+                self._go_on(one.info)
+                return Outcome(run_id, done=True, said="answered")
         except (AlreadyResumed, RunOver):
-            events = await self._store.read(run_id)
-            return Outcome(
-                run_id, done=False, said="", first=outside.first_answer(events, question)
-            )
+            pass
         except (StoreError, TriageError) as error:
             return Outcome(run_id, done=False, said=str(error))
-        self._go_on(one.info)
-        return Outcome(run_id, done=True, said="answered")
+        first = outside.first_answer(await self._store.read(run_id), question)
+        return Outcome(run_id, done=False, said="", first=first)
 
     async def _waiting(self, agent: str, words: str) -> list[Waiting]:
         infos = await self._store.runs("suspended", agent=agent or None, limit=MOST_WAITING)
@@ -597,7 +533,8 @@ class Answers:
                 if asked is None:
                     continue
                 offer = await self.offer(info, events)
-                text = f"{info.run_id} {info.agent} {asked.question} {offer.tool}".casefold()
+                tool = "" if offer.about is None else offer.about.tool
+                text = f"{info.run_id} {info.agent} {asked.question} {tool}".casefold()
                 if all(word in text for word in words.casefold().split()):
                     pick = f"{slug(info.run_id)}*{asked.token_digest}"
                     found.append(Waiting(info, pick, asked.question, asked.time, offer))

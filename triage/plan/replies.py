@@ -1,0 +1,83 @@
+"""A person's answer to any question of a run, by words: how command line and page answer at the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from triage.core import actions
+from triage.core.errors import UnknownRun, UsageError, check_word
+from triage.engine.answering import waits_for
+from triage.engine.outside import not_asked, resolve
+from triage.stores.base import Store
+
+from .answers import answer_in, asked_in, read_answer
+
+WITHOUT_REASON = ("approve", "edit", "happened", "rerun")
+_REPLIES: dict[str, Callable[[str | None, Any, bool], actions.Reply]] = {
+    "approve": lambda _reason, _payload, _again: actions.approve(),
+    "reject": lambda reason, _payload, again: actions.reject(reason, ask_again=again),
+    "edit": lambda _reason, payload, _again: _edit(payload),
+    "happened": lambda _reason, payload, _again: actions.happened(payload),
+    "rerun": lambda _reason, _payload, _again: actions.rerun(),
+    "retry": lambda reason, _payload, _again: actions.Retry(reason),
+    "replan": lambda reason, _payload, _again: actions.Replan(reason),
+    "abort": lambda reason, _payload, _again: actions.Abort(reason),
+    "escalate": lambda reason, _payload, _again: actions.Escalate(reason),
+}
+
+
+def reply_of(
+    word: str, *, reason: str | None = None, payload: Any = None, ask_again: bool = False
+) -> actions.Reply:
+    """Return the answer that a word stands for.
+
+    word: `approve`, `reject`, `edit`, `happened`, `rerun`, `retry`, `replan`, `abort` or `escalate`.
+    reason: of a refusal or an end, or the hint of a new attempt. payload: changed arguments for `edit`, the
+    result for `happened`. ask_again: as in `reject`. Raises UsageError for anything that does not belong to
+    the word.
+    """
+    if reason is not None and word in WITHOUT_REASON:
+        raise UsageError(f"{word} takes no reason; leave it out")
+    if payload is not None and word not in ("edit", "happened"):
+        raise UsageError(f"{word} takes no payload; leave it out")
+    if ask_again and word != "reject":
+        raise UsageError(f"only a rejection can be asked about again; leave that out with {word}")
+    check_word("answer", word, tuple(_REPLIES))
+    return _REPLIES[word](reason, payload, ask_again)
+
+
+def _edit(payload: Any) -> actions.Edited:
+    if not isinstance(payload, Mapping):
+        raise UsageError('edit takes a payload with the arguments to change, as in {"days": 3}')
+    try:
+        return actions.edit(payload)
+    except ValueError as error:
+        raise UsageError(f"payload: {error}") from error
+
+
+async def answer_question(
+    store: Store,
+    run_id: str,
+    reply: actions.Reply,
+    *,
+    now: float,
+    by: str = "",
+    question: str | None = None,
+) -> None:
+    """Answer what a run waits for: the approval of a plan or step, a call, or anything else.
+
+    now, by, question: as in `resolve`, which also says what is raised; see `answer_in` for plans.
+    """
+    events = await store.read(run_id)
+    if not events:
+        raise UnknownRun(f"the store knows no run {run_id}")
+    asked = waits_for(events)
+    if asked is None or question not in (None, asked.token_digest):
+        raise not_asked(run_id, events, question)
+    request = await asked_in(store, run_id)
+    answer = None if request is None else read_answer(request, reply, by)
+    if answer is not None:
+        await answer_in(store, answer)
+    else:
+        await resolve(store, run_id, reply, now=now, by=by, question=asked.token_digest)
