@@ -57,16 +57,6 @@ def test_an_error_that_is_json_or_a_page_is_read_as_a_result_is() -> None:
     assert classified(*closed, DONE).cause is Cause.UNAVAILABLE
 
 
-def test_a_warning_beside_an_empty_result_is_what_the_answer_has_to_speak_of() -> None:
-    empty = {"fares": [], "_warning": "the pricing backend cannot be reached"}
-    found = classified(call("fares", empty), says("There is no fare to Porto."))
-    assert (found.failure_type, found.confidence) == (FailureType.EXTERNAL_FAULT, 0.6)
-    told = says("The pricing backend was unavailable.")
-    assert classified(call("fares", empty), told).failure_type is UNKNOWN
-    full = {"fares": [40], "_warning": "prices are in euros"}
-    assert classified(call("fares", full), says("It is 40.")).failure_type is UNKNOWN
-
-
 def test_an_argument_is_named_as_one_or_is_no_ordinary_word() -> None:
     def ended(error: str, given: Any) -> FailureType:
         failed = call("book", given=given, error=error)
@@ -129,7 +119,6 @@ PAGE = "<!DOCTYPE html>\n<html><head><title>{}</title></head><body>{}</body></ht
         (PAGE.format("Service Temporarily Unavailable", ""), Cause.UNAVAILABLE),
         (PAGE.format("fares.example | 524: A timeout occurred", ""), Cause.TIMEOUT),
         ({"url": "/fares", "content": PAGE.format("Error 503", "")}, Cause.UNAVAILABLE),
-        ({"hits": [], "_shards": {"total": 5, "successful": 0, "failed": 5}}, Cause.UNAVAILABLE),
         (
             '{"fault": {"faultstring": "Spike arrest violation. Allowed rate: 1"}}',
             Cause.RATE_LIMITED,
@@ -156,7 +145,6 @@ def test_a_fault_is_read_from_json_and_from_the_page_of_a_proxy(result: Any, cau
     [
         ("fares", PAGE.format("502 Bad Gateway: what it means", "502 Bad Gateway")),
         ("fares", PAGE.format("503 ways to Porto", "")),
-        ("fares", '{"hits": [], "_shards": {"total": 5, "successful": 4, "failed": 1}}'),
         ("fares", PAGE.format("Maintenance of old trams", "")),
         ("fares", PAGE.format("Fares", "<h1>502 Bad Gateway</h1>")),
         ("fares", '{"error": null, "errors": [], "status": 200}'),

@@ -650,8 +650,6 @@ def _in_json(text: str) -> Failure | None:
 
 def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
     said = next((value for key in _ERROR_KEYS if (value := result.get(key))), None)
-    if said is None and (parts := _failed_parts(result)):
-        return Failure(parts, 503)
     if said is None and type(number := result.get("code")) is int and number < 0:
         said = result  # the error of JSON-RPC by itself
     if said is None:
@@ -664,7 +662,7 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
         if len(result) <= _FEW_FIELDS and _LEADS.match(str(result.get("message"))):
             failed = True
         if status is None and not failed and str(result.get("status")).lower() not in _NO_SUCCESS:
-            return _warned(result)
+            return None
         # A number alone may be the answer; with a message beside it, it is the answer's own status.
         words = _message(result) or text_in(result.get("errors") or None)
         bare = all(not value for key, value in result.items() if key not in _STATUS_KEYS)
@@ -688,28 +686,6 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
     return Failure(
         words[:_MAX_SAID], status, code if code is None or len(code) <= _MAX_CODE else None
     )
-
-
-_WARNS = Pattern(r"(?i:_?warn(?:ing)?s?|_?notice|_?degraded|_?fallback)")
-"""Fields in which a service says that it could not do all it should."""
-
-
-def _warned(result: Mapping[Any, Any]) -> Failure | None:
-    """The warning that comes with a result which is otherwise empty."""
-    said = next((text for key, text in result.items() if _WARNS.fullmatch(str(key)) and text), None)
-    if said is None or not any(value in (None, "", [], {}) for value in result.values()):
-        return None
-    return Failure(text_in(said)[:_MAX_SAID])
-
-
-def _failed_parts(result: Mapping[Any, Any]) -> str | None:
-    """The parts of a service that a result counts, if all of them failed: Elasticsearch counts shards."""
-    for key, value in result.items():
-        if isinstance(value, Mapping) and type(value.get("failed")) is int and value["failed"] > 0:
-            worked = value.get("successful", value.get("ok"))
-            if type(worked) is int and worked == 0:
-                return f"{key}: {value['failed']} failed, none worked"
-    return None
 
 
 _CODE_WORD = Pattern(r"[a-z]{2,30}(?:_[a-z]{2,30}){1,4}")
