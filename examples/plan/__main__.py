@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from triage import TriageError, TriageSuspendedError, approve
-from triage.core import Event, PlanFailed, PlanRouted
-from triage.plan import Approval, Orchestrator, Progress, fold_plan, unsafe_effects
+from triage.core import ApprovalAsked, Event, PlanFailed, PlanMade, PlanRouted, PlanStepMoved
+from triage.plan import Approval, Orchestrator, PlanState, fold_plan, unsafe_effects
 
 from .analyst import TASK, Desk
 from .planner import planner
@@ -39,7 +39,7 @@ class Told:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.cause = ""
+        self.state = PlanState()
 
     def line(self, *parts: str | tuple[str, str]) -> None:
         """Print a line of styled parts; in a file it is not wrapped, so that it can be searched."""
@@ -47,24 +47,30 @@ class Told:
         self.console.print(Text.assemble(*parts), soft_wrap=not wrapped)
 
     def event(self, event: Event) -> None:
-        """An observer: keep why something failed until that is told."""
-        if isinstance(event, PlanFailed):
-            error = "" if event.error is None else f"{event.error}: "
-            self.cause = f"{error}{event.diagnosis}"
-
-    def progress(self, told: Progress) -> None:
         """One thing that happened."""
-        style = _COLOURS.get(told.phase, "")
-        self.line(
-            (f"{told.progress:4.0%}  ", "dim"),
-            (told.component, "cyan"),
-            "  ",
-            (told.phase, f"bold {style}" if style else "bold"),
-            (f": {told.message}", style),
-        )
-        if told.phase == "failed" and self.cause:
-            self.line(("        because ", "dim"), (self.cause, "red"))
-            self.cause = ""
+        step, self.state = self.state.next_step, self.state.apply(event)
+        capability = "" if step is None else step.capability
+        match event:
+            case PlanRouted(target=target, reason=reason):
+                self.said("router", "decided", f"{target}: {reason}")
+            case PlanMade(version=version):
+                self.said("planner", "done", f"plan {version}")
+            case PlanStepMoved(step=key):
+                self.said(capability, "done", key)
+            case ApprovalAsked(question=question):
+                self.said("approver", "waiting", question)
+            case PlanFailed():
+                failed = capability if event.step else str(event.target)
+                self.said(failed, "failed", event.diagnosis.user_message or "")
+                error = "" if event.error is None else f"{event.error}: "
+                self.line(("  because ", "dim"), (f"{error}{event.diagnosis}", "red"))
+            case _:
+                pass
+
+    def said(self, who: str, phase: str, message: str) -> None:
+        """Print who did what."""
+        style = _COLOURS[phase]
+        self.line((who, "cyan"), "  ", (phase, f"bold {style}"), (f": {message}", style))
 
     def failure(self, ended: TriageError) -> None:
         """A run that could not be done."""
@@ -106,12 +112,12 @@ def orchestrator(desk: Desk, store: str, *observers: Any) -> Orchestrator:
 
 async def first(desk: Desk, store: str, released: Any, told: Told) -> str | None:
     """Plan and act until a person is asked: the token for the answer."""
-    analyst = orchestrator(desk, store, released, told.event)
+    analyst = orchestrator(desk, store, released)
     told.line(("task  ", "bold"), TASK, "\n")
     try:
         async with aclosing(analyst.events(TASK)) as events:  # type: ignore[type-var] # a generator
-            async for progress in events:
-                told.progress(progress)
+            async for event in events:
+                told.event(event)
     except TriageSuspendedError as asked:
         told.line(("\nasked  ", "bold yellow"), asked.question)
         return asked.token

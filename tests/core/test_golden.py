@@ -348,7 +348,7 @@ async def test_a_plan_is_approved_and_carried_out(store: Store, folder: Path) ->
     world = World(store)
     asked = await world.planner.asked("plan-asks")
     assert asked is not None
-    assert asked.kind == "plan"
+    assert asked.of == "plan"
     token = expected(folder)["tokens"]["plan-asks"]
     assert await world.planner.resume(token, triage.approve(), by="ann") == PLANNED
     assert world.did == ["find beam", "read beam-1", "charge 5"]

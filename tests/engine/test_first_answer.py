@@ -31,8 +31,6 @@ from triage.plan import (
     Orchestrator,
     PlannedStep,
     Registry,
-    answer_in,
-    asked_in,
     capability,
 )
 from triage.stores import SQLiteStore
@@ -122,11 +120,6 @@ class Desk:
 
     async def first(self, store: SQLiteStore) -> None:
         """Ann's answer."""
-        if self.wants_plan:
-            request = await asked_in(store, RUN)
-            assert request is not None
-            await answer_in(store, request.answer("approved", by="ann"))
-            return
         await agent_of(self.make(store)).answer(RUN, self.reply(), by="ann")
 
     # The ways, each for bob.

@@ -1,37 +1,22 @@
-"""Approvals: when one is needed, what it is bound to, and that nothing is run without it."""
+"""Approvals: when one is needed, what it is bound to, and that nothing is entered without it."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_values import ANSWER, GOOD, SMALL, Journal, any_plan, plan, running, step
 from tables import table
 
 from triage import Severity, UsageError
 from triage.core import ApprovalAsked, ApprovalGiven, PlanMade
-from triage.plan import (
-    ApprovalAnswer,
-    ApprovalRequest,
-    ExecutionPlan,
-    Target,
-    ask,
-    matches,
-    mismatch,
-    needs_approval,
-    route,
-    subject_of,
-    unsafe_effects,
-    validate,
-)
+from triage.plan import Approval, ExecutionPlan, Target, route, subject_of, unsafe_effects
+
+from .values import ANSWER, GOOD, SMALL, Journal, any_plan, asked, plan, running, step
 
 S = Severity
-
-
-# When ---------------------------------------------------------------------------------------------
+ASKED = asked()
 
 
 async def _later(_content: Any) -> bool:
@@ -43,105 +28,67 @@ def _raises(_content: Any) -> bool:
 
 
 @table(
-    ("mode", "evaluator", "needed"),
+    ("mode", "evaluator", "why"),
     [
-        ("off", None, False),
-        ("off", lambda _: True, False),
-        ("all", None, True),
-        ("all", lambda _: False, True),
-        ("selective", lambda _: True, True),
-        ("selective", lambda _: False, False),
-        ("selective", lambda _: (True, "it writes"), True),
-        ("selective", lambda _: (False, "it reads"), False),
-        ("selective", None, True),
-        ("selective", _raises, True),
-        ("selective", _later, True),
-        ("selective", lambda _: None, True),
-        ("selective", lambda _: 0, True),
-        ("selective", lambda _: "no", True),
-        ("selective", lambda _: (False, 3), True),
-        ("selective", lambda _: (False, "x", "y"), True),
-        ("of", None, True),
-        ("of", lambda _: False, True),
-        ("OFF", None, True),
-        ("", None, True),
-        (None, None, True),
+        ("off", None, None),
+        ("off", lambda _: True, None),
+        ("all", lambda _: False, "everything is approved"),
+        ("selective", lambda _: True, "the evaluator says so"),
+        ("selective", lambda _: False, None),
+        ("selective", lambda _: (True, "it writes"), "it writes"),
+        ("selective", lambda _: (False, "it reads"), None),
+        ("selective", None, "there is no evaluator"),
+        ("selective", _raises, "the evaluator raised RuntimeError"),
+        ("selective", _later, "the evaluator answered coroutine"),
+        ("selective", lambda _: None, "answered NoneType"),
+        ("selective", lambda _: 0, "answered int"),
+        ("selective", lambda _: (False, 3), "answered tuple"),
+        ("selective", lambda _: (False, "x", "y"), "answered tuple"),
+        ("of", lambda _: False, 'there is no mode "of"'),
+        ("OFF", None, "there is no mode"),
+        ("", None, "there is no mode"),
     ],
 )
 def test_what_is_not_known_to_need_no_approval_needs_it(
-    mode: Any, evaluator: Any, *, needed: bool
+    mode: Any, evaluator: Any, why: str | None
 ) -> None:
-    need = needs_approval(mode, GOOD, evaluator)
-    assert (need.needed, bool(need)) == (needed, needed)
-    assert need.why
-    said = needs_approval("selective", GOOD, lambda _: (True, "it writes"))
-    assert said.why == "it writes"
+    approval = Approval(mode, evaluator)
+    found, question = approval.why(GOOD), approval.question("run-1", GOOD)
+    if why is None:
+        assert (found, question) == (None, None)
+    else:
+        assert found is not None
+        assert question is not None
+        assert why in found
+        assert found in question.text
+
+
+@table(
+    ("fields", "named"),
+    [
+        ({"mode": None}, "Approval.mode"),
+        ({"evaluator": 3}, "Approval.evaluator"),
+        ({"of": "call"}, "Approval.of"),
+        ({"expires_s": 0}, "Approval.expires_s"),
+    ],
+)
+def test_a_wrong_field_is_refused_by_its_name(fields: Any, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        Approval(**fields)
 
 
 def test_effects_that_must_not_happen_twice_need_approval() -> None:
-    evaluator = unsafe_effects(SMALL)
-    reads = plan(step("a"), step("b"))
-    assert not needs_approval("selective", reads, evaluator)
+    approval = Approval("selective", unsafe_effects(SMALL))
+    assert approval.why(plan(step("a"), step("b"))) is None
     for content in (plan(step("a"), step("p", "pay")), step("p", "pay"), step("x", "nobody")):
-        need = needs_approval("selective", content, evaluator)
-        assert need
-        assert "has the effect" in need.why
+        assert "has the effect" in (approval.why(content) or "")
 
 
-# Bound to run, kind and content -------------------------------------------------------------------
-
-
-def asked(**more: Any) -> ApprovalRequest:
-    return ask("q1", "run-1", "plan", GOOD, now=100.0, **more)
-
-
-def test_a_question_shows_what_is_asked() -> None:
-    request = asked(expires_s=60.0)
-    assert (request.payload, request.expires) == (GOOD.to_json(), 160.0)
-    assert request.question == "May this plan be run?"
-
-
-@table(
-    ("other", "why"),
-    [
-        (ask("q2", "run-1", "plan", GOOD), "it answers another question"),
-        (ask("q1", "run-2", "plan", GOOD), "it answers another run"),
-        (ask("q1", "run-1", "step", GOOD), "it answers something of another kind"),
-        (ask("q1", "run-1", "plan", plan(ANSWER)), "it answers other content"),
-    ],
-)
-def test_an_answer_to_anything_else_does_not(other: ApprovalRequest, why: str) -> None:
-    answer = other.answer("approved")
-    assert mismatch(asked(), answer, now=0.0) == why
-    assert not matches(asked(), answer, now=0.0)
-
-
-def test_an_answer_counts_once_and_in_time() -> None:
-    request = asked(expires_s=60.0)
-    answer = request.answer("approved")
-    assert matches(request, request.answer("rejected", by="ann", reason="so"), now=160.0)
-    assert matches(request, answer, now=160.0)
-    assert mismatch(request, answer, now=160.1) == "the question had to be answered sooner"
-    assert mismatch(request, answer, now=0.0, used={"q1"}) == "the question has been answered"
-    wild = answer._replace(decision="sure")
-    assert mismatch(request, wild, now=0.0) == '"sure" is no decision'
-
-
-@table(
-    ("given", "named"),
-    [
-        (lambda: asked().answer("yes"), r"decision must be one of approved, rejected, edited"),  # type: ignore[arg-type] # wrong on purpose
-        (lambda: asked().answer("edited"), r"answer\(\) payload"),
-        (lambda: asked().answer("approved", payload={}), r"answer\(\) payload"),
-        (lambda: asked(expires_s=0), r"ask\(\) expires_s"),
-        (lambda: ask("", "r", "plan", GOOD), r"ask\(\) id"),
-        (lambda: ask("q", "r", " ", GOOD), r"ask\(\) kind"),
-        (lambda: ask("q", "r", "code", {1}), r"subject_of\(\) content"),
-    ],
-)
-def test_a_wrong_question_or_answer_is_refused_by_its_field(given: Any, named: str) -> None:
-    with pytest.raises(UsageError, match=named):
-        given()
+def test_a_question_shows_what_is_asked_and_only_a_plan_can_be_edited() -> None:
+    of_plan, of_step = asked(), asked(GOOD.steps[0])
+    assert of_plan.arguments == {"steps": GOOD.to_json()["steps"]}
+    assert of_step.arguments == GOOD.steps[0].to_json()
+    assert (of_plan.editable, of_step.editable) == (("steps",), ())
 
 
 @settings(max_examples=40)
@@ -153,35 +100,18 @@ def test_subjects_are_equal_for_equal_run_kind_and_content_only(
     assert (subject_of("r1", "plan", one) == subject_of(run_id, kind, other)) is same
 
 
-def test_a_plan_of_another_run_in_the_same_file_is_not_the_approved_one(tmp_path: Path) -> None:
-    path = tmp_path / "pending.json"
-    mine, theirs = plan(step("a"), ANSWER), plan(step("p", "pay"), ANSWER)
-    mine.save(path)
-    request = ask("q1", "mine", "plan", mine)
-    answer = request.answer("approved")
-    theirs.save(path)
-    loaded = ExecutionPlan.load(path)
-    assert not matches(ask("q1", "mine", "plan", loaded), answer, now=0.0)
-    edited = step("p", "nobody")
-    ExecutionPlan((edited,)).save(path)
-    assert not validate(ExecutionPlan.load(path), SMALL).ok, "a file is checked as any plan is"
-
-
-# Approval -----------------------------------------------------------------------------------------
-
-ASKED = ask("q1", "run-1", "plan", GOOD)
-
-
 def test_nothing_that_needs_approval_is_entered_without_it() -> None:
     journal = running()
     assert route(journal.state, approval=ASKED).target is Target.APPROVER
-    journal.approve(ASKED)
+    journal.answer(ASKED, "approved")
     assert route(journal.state, approval=ASKED)[:2] == ("step", "a")
+    for other in (asked(GOOD, "run-2"), asked(plan(ANSWER)), asked(GOOD.steps[0])):
+        assert route(journal.state, approval=other).target is Target.APPROVER
 
 
 def test_approval_is_for_one_plan_only_even_if_the_next_is_equal() -> None:
     journal = running()
-    journal.approve(ASKED)
+    journal.answer(ASKED, "approved")
     journal.enter(route(journal.fail("step", S.REPLANNING, "a")))
     assert journal.state.approved == frozenset(), "nothing is approved where there is no plan"
     journal.make()
@@ -192,9 +122,8 @@ def test_approval_is_for_one_plan_only_even_if_the_next_is_equal() -> None:
 def test_approval_of_a_step_is_used_up_when_it_is_entered() -> None:
     pay = step("p", "pay")
     journal = running(plan(pay, ANSWER))
-    request = ask("q1", "run-1", "step", pay)
-    journal.approve(request)
-    journal.enter(route(journal.state, approval=request))
+    journal.answer(asked(pay), "approved")
+    journal.enter(route(journal.state, approval=asked(pay)))
     assert journal.state.at is Target.STEP
     assert journal.state.approved == frozenset()
     journal.enter(route(journal.fail("step", S.RETRIABLE, "p")))
@@ -203,32 +132,26 @@ def test_approval_of_a_step_is_used_up_when_it_is_entered() -> None:
 
 def test_an_answer_that_nobody_asked_for_changes_nothing() -> None:
     journal = running()
-    journal.add(ApprovalGiven, "plan", ASKED.subject, "approved")
-    assert route(journal.state, approval=ASKED).target is Target.APPROVER
-    journal.add(ApprovalAsked, "plan", ASKED.subject)
+    journal.add(ApprovalGiven, "plan", ASKED.key, "approved")
+    journal.add(ApprovalAsked, "plan", ASKED.key)
     journal.add(ApprovalGiven, "plan", "other", "approved")
-    journal.add(ApprovalGiven, "plan", ASKED.subject, "perhaps")
+    journal.add(ApprovalGiven, "plan", ASKED.key, "perhaps")
     assert route(journal.state, approval=ASKED).target is Target.APPROVER
-    journal.add(ApprovalGiven, "plan", ASKED.subject, "approved")
+    journal.add(ApprovalGiven, "plan", ASKED.key, "approved")
     assert journal.state.approved == frozenset(), "the question was used up by the answer before"
-
-
-def test_questions_about_calls_are_not_about_the_plan() -> None:
-    journal = running()
     before = journal.state
     journal.add(ApprovalAsked, "call", "pay:1")
     journal.add(ApprovalGiven, "call", "pay:1", "approved")
-    assert journal.state == before
+    assert journal.state == before, "questions about calls are not about the plan"
 
 
 def test_an_edited_plan_needs_no_second_question_unless_it_was_changed_again() -> None:
     edited = plan(step("x"), ANSWER)
     journal = running()
     journal.enter(route(journal.state, approval=ASKED))
-    state = journal.edit(ASKED, edited.to_json())
+    state = journal.answer(ASKED, "edited", payload=edited.to_json())
     assert state.plan is None, "the old plan cannot be run any more"
     assert route(state).target is Target.APPROVER, "what was answered must still become a plan"
-    again = ask("q2", "run-1", "plan", edited)
     for made, target in (
         (edited, Target.STEP),
         (plan(step("x"), step("y"), ANSWER), Target.APPROVER),
@@ -236,18 +159,16 @@ def test_an_edited_plan_needs_no_second_question_unless_it_was_changed_again() -
         other = Journal()
         other.state = state
         other.add(PlanMade, made.to_json(), 2)
-        now = again if made is edited else ask("q2", "run-1", "plan", made)
-        assert route(other.state, approval=now).target is target
+        assert route(other.state, approval=asked(made)).target is target
 
 
-def test_an_edit_that_is_no_plan_approves_nothing() -> None:
+def test_an_edit_that_is_no_plan_or_lost_a_secret_approves_nothing() -> None:
     journal = running()
     journal.enter(route(journal.state, approval=ASKED))
-    journal.edit(ASKED, {"steps": [3]})
+    hidden = plan(step("a", parameters={"key": "[redacted]"}), ANSWER)
+    state = journal.answer(ASKED, "edited", payload=hidden.to_json())
+    assert (state.plan, state.edited) == (GOOD, None), "the store kept another plan than was given"
+    assert route(state, approval=ASKED).target is Target.APPROVER
+    journal.answer(ASKED, "edited", payload={"steps": [3]})
     journal.make()
     assert route(journal.state, approval=ASKED).target is Target.APPROVER
-
-
-def test_an_answer_has_the_fields_of_its_question() -> None:
-    answer = ASKED.answer("edited", by="ann", payload={"steps": []})
-    assert answer == ApprovalAnswer(*ASKED[:4], "edited", "ann", "", {"steps": []})

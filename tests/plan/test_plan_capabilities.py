@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_values import SMALL, made, names, nothing
 from tables import table
 
 from triage import Diagnosis, Effect, FailureType, Severity, UsageError, tool
 from triage.plan import Capability, Registry, capability
 from triage.strategies import Backoff, Preset
+
+from .values import SMALL, made, names, nothing
 
 
 @capability("find", "finds it", requires="A", provides=["B"], effect="read", retry=Backoff.LLM)

@@ -9,7 +9,14 @@ from typing import Any
 
 import anyio
 import pytest
-from plan_runs import (
+
+from triage import Agent, TriageError, TriageSuspendedError
+from triage.cli import main
+from triage.plan import ExecutionPlan
+from triage.reports import Report
+from triage.stores import open_store
+
+from .runs import (
     ANSWER,
     FIND,
     GOOD,
@@ -22,12 +29,6 @@ from plan_runs import (
     orchestrator,
     plan,
 )
-
-from triage import Agent, TriageError, TriageSuspendedError
-from triage.cli import main
-from triage.plan import ExecutionPlan
-from triage.reports import Report
-from triage.stores import open_store
 
 
 class Place:
@@ -140,7 +141,7 @@ def test_what_cannot_be_answered_so_is_refused(
     assert "steps: is missing" in capsys.readouterr().err
     GOOD.save(file)
     assert place("--plan", str(file)) == 2
-    assert "a step cannot be edited" in capsys.readouterr().err
+    assert "a step is asked about, not a plan" in capsys.readouterr().err
     assert place("--save", str(file)) == 2
     assert main(["approve", "nobody", "--store", place.text]) == 2
     assert place("--yes", "--reject", "no") == 2
@@ -211,7 +212,7 @@ def test_a_plan_inside_other_runs_is_shown_rejected_edited_and_approved_by_the_o
     inside, file = Inside(tmp_path), tmp_path / "plan.json"
     assert inside.show() == 0
     shown = capsys.readouterr().out
-    assert "triage approve run-1 --yes" in shown
+    assert "triage runs resolve run-1 approve" in shown
     assert "doubt" not in shown
     assert "happened" not in shown
     assert inside() == 0
@@ -232,8 +233,14 @@ def test_a_plan_inside_other_runs_is_answered_by_its_own_id_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inside = Inside(tmp_path)
-    assert inside("--json") == 0
-    own = json.loads(capsys.readouterr().out)["run_id"]
+
+    async def innermost() -> str:
+        store = open_store(inside.text)
+        (own,) = [run.run_id for run in await store.runs() if run.agent == "orchestrator"]
+        await store.close()
+        return own
+
+    own = anyio.run(innermost)
     assert own != "run-1"
     assert inside("--yes", run=own) == 0
     assert inside.show("--json") == 0

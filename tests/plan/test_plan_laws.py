@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from plan_values import any_plan, json_values, made, registries, valid_plans
 from tables import table
 
 from triage import Severity
@@ -24,6 +23,8 @@ from triage.plan import (
     feedback,
     validate,
 )
+
+from .values import any_plan, json_values, made, registries, valid_plans
 
 
 class Case(NamedTuple):

@@ -14,13 +14,14 @@ import jsonschema  # type: ignore[import-untyped] # it has no types of its own
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_values import GOOD, any_plan, any_step, json_values, parameters, plan, step
 from tables import table
 
 import triage.plan
 from triage import UsageError
 from triage.core import StoreError
 from triage.plan import ExecutionPlan, Input, PlannedStep, plan_schema
+
+from .values import GOOD, any_plan, any_step, json_values, parameters, plan, step
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,7 +10,6 @@ import anyio
 import openai
 import pytest
 from llm_server import Server, cut_off, fails, knows_only, refuses, says, serving
-from plan_runs import FIND, GOOD, READ, RESULT, Kept, Script, orchestrator, plan, step
 from support import FakeEnvironment
 from tables import table
 
@@ -28,6 +27,8 @@ from triage.plan import (
     Registry,
     SelectionRequest,
 )
+
+from .runs import FIND, GOOD, READ, RESULT, Kept, Script, orchestrator, plan, step
 
 pytestmark = pytest.mark.anyio
 PROVIDERS = ("openai", "anthropic")

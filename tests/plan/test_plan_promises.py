@@ -11,7 +11,13 @@ from typing import Any
 import anyio
 import pytest
 from msgspec.structs import astuple
-from plan_runs import (
+from tables import table
+
+from triage import TriageEscalationError
+from triage.core import LoggingObserver, PlanRouted, PlanStepMoved
+from triage.plan import PlanLimits, fold_plan, route
+
+from .runs import (
     ANSWER,
     FIND,
     GOOD,
@@ -25,11 +31,6 @@ from plan_runs import (
     plan,
     step,
 )
-from tables import table
-
-from triage import TriageEscalationError
-from triage.core import LoggingObserver, PlanRouted, PlanStepMoved
-from triage.plan import PlanLimits, fold_plan, route
 
 LAYERS = {
     "triage.core": (

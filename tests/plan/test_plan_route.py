@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from plan_values import GOOD, SMALL, Journal, failed, plan, running, step
 from tables import table
 
 from triage import Diagnosis, FailureType, Severity, UsageError
 from triage.core import Cause, PlanFailed
 from triage.plan import Decision, ExecutionPlan, PlanLimits, PlanState, Target, route, validate
 from triage.strategies import Backoff, Preset
+
+from .values import GOOD, SMALL, Journal, failed, plan, running, step
 
 AT_ONCE = Preset(100, Backoff(0))
 OPEN = PlanLimits(retries=100, total_retries=100, replans=100, reclassifications=100)

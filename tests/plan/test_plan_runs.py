@@ -7,7 +7,17 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from plan_runs import (
+from support import FakeEnvironment
+from tables import table
+
+import triage
+from triage import Severity, TriageEscalationError, TriageSuspendedError, UsageError
+from triage.core import CapabilitiesSelected, PlanFailed, PlanRouted
+from triage.core.faults import ReclassificationRequired
+from triage.plan import Capability, Orchestrator, PlanLimits, Registry, Target
+from triage.stores import MemoryStore
+
+from .runs import (
     ANSWER,
     BAD,
     FIND,
@@ -25,15 +35,6 @@ from plan_runs import (
     state_of,
     step,
 )
-from support import FakeEnvironment
-from tables import table
-
-import triage
-from triage import Severity, TriageEscalationError, TriageSuspendedError, UsageError
-from triage.core import CapabilitiesSelected, PlanFailed, PlanRouted
-from triage.core.faults import ReclassificationRequired
-from triage.plan import Capability, Orchestrator, PlanLimits, Registry, Target
-from triage.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

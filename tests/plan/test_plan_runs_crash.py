@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,16 @@ from typing import Any
 
 import pytest
 from engine.durable_runs import begun, check_journal, left_open
-from plan_runs import (
+from store_kinds import Opened
+from support import ENVIRONMENT, program
+
+import triage
+from triage import TriageSuspendedError
+from triage.core import CallFinished, Event
+from triage.plan import Approval, Capability, Orchestrator, Registry, Target
+from triage.stores import MemoryStore, Store, open_store
+
+from .runs import (
     ANSWER,
     BAD,
     FIND,
@@ -27,15 +35,7 @@ from plan_runs import (
     state_of,
     step,
 )
-from store_kinds import Opened
 
-import triage
-from triage import TriageSuspendedError
-from triage.core import CallFinished, Event
-from triage.plan import Approval, Capability, Orchestrator, Registry, Target
-from triage.stores import MemoryStore, Store, open_store
-
-SCRIPT = Path(__file__).parents[1].joinpath("plan_crash.py")
 FOUND = re.compile(r"(\d+) runs, (\d+) points, (\d+) kills, (\d+) left, (\d+) wrong")
 PLAN = plan(step("bill", "pay", cents=5), FIND, READ, step("bill2", "pay", cents=7), ANSWER)
 RUN = "run-1"
@@ -138,8 +138,10 @@ def test_killed_at_any_point_every_step_with_an_effect_happens_once(
 ) -> None:
     with Opened(kind, tmp_path):  # skips, or fails, where it does not run
         pass
-    command = [sys.executable, str(SCRIPT), str(tmp_path), "--store", kind, "--every", "12"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    command = program("plan.crash", str(tmp_path), "--store", kind, "--every", "12")
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=200, env=ENVIRONMENT
+    )
     found = FOUND.search(done.stdout)
     assert found is not None, done.stdout + done.stderr
     runs, points, kills, left, wrong = map(int, found.groups())

@@ -11,7 +11,18 @@ from typing import Any
 import openai  # noqa: F401 - what imports a client looks at the disk, which no event loop may
 import pytest
 from llm_server import says, serving
-from plan_runs import (
+from store_kinds import Opened
+from support import FakeEnvironment
+from tables import table
+
+import triage
+from triage import FailureType, TriageEscalationError, TriageSuspendedError, UsageError
+from triage.core import CallFinished, PlanFailed, TriageFatalError
+from triage.core.faults import PolicyRefused
+from triage.plan import LLMStepJudge, PlanLimits, StepOutcome
+from triage.stores import MemoryStore
+
+from .runs import (
     ANSWER,
     FIND,
     PAY,
@@ -24,16 +35,6 @@ from plan_runs import (
     state_of,
     step,
 )
-from store_kinds import Opened
-from support import FakeEnvironment
-from tables import table
-
-import triage
-from triage import FailureType, TriageEscalationError, TriageSuspendedError, UsageError
-from triage.core import CallFinished, PlanFailed, TriageFatalError
-from triage.core.faults import PolicyRefused
-from triage.plan import LLMStepJudge, PlanLimits, StepOutcome
-from triage.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
 MET, UNMET = True, False

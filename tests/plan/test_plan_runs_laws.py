@@ -10,10 +10,6 @@ from typing import Any
 import anyio
 from hypothesis import event, given
 from hypothesis import strategies as st
-from plan_runs import ANSWER, FIND, READ, Script, plan
-from plan_runs import orchestrator as five
-from plan_trials import ENDS, Trial
-from plan_worlds import ALWAYS, World, worlds
 
 from triage import Severity, TriageError
 from triage.core import (
@@ -28,6 +24,11 @@ from triage.core import (
 )
 from triage.plan import ExecutionPlan
 from triage.strategies import Backoff
+
+from .runs import ANSWER, FIND, READ, Script, plan
+from .runs import orchestrator as five
+from .trials import ENDS, Trial
+from .worlds import ALWAYS, World, worlds
 
 
 @given(backend=st.sampled_from(["asyncio", "trio"]), world=worlds())

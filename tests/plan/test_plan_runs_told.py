@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
 import anyio
 import pytest
-from plan_runs import (
+from support import FakeEnvironment
+
+import triage
+from triage import Severity, TriageError, TriageEscalationError, TriageSuspendedError
+from triage.core import (
+    ApprovalAsked,
+    CapabilitiesSelected,
+    Event,
+    PlanFailed,
+    PlanMade,
+    PlanRouted,
+    PlanStepMoved,
+    RunFinished,
+    RunStarted,
+    RunSuspended,
+)
+from triage.core.faults import PlanInvalid
+from triage.plan import Approval, Orchestrator, PlanLimits, PlannedStep, Registry, Target
+from triage.reports import Analysis, Brief, ErrorReporter
+
+from .runs import (
     ANSWER,
     BAD,
     FIND,
@@ -25,14 +44,6 @@ from plan_runs import (
     state_of,
     step,
 )
-from support import FakeEnvironment
-
-import triage
-from triage import Severity, TriageError, TriageEscalationError, TriageSuspendedError
-from triage.core import UnknownRun, UsageError
-from triage.core.faults import PlanInvalid
-from triage.plan import Approval, Orchestrator, PlanLimits, PlannedStep, Progress, Registry, Target
-from triage.reports import Analysis, Brief, ErrorReporter
 
 pytestmark = pytest.mark.anyio
 BROKEN = RuntimeError("the pump is broken")
@@ -46,18 +57,14 @@ async def ended(work: Any) -> TriageError:
     return caught.value
 
 
-async def followed(
-    made: Orchestrator,
-    listen: Callable[[Progress], object] = lambda _progress: None,
-    **given: Any,
-) -> tuple[list[Progress], TriageError]:
+async def followed(made: Orchestrator) -> tuple[list[Event], TriageError]:
     """What a run that cannot be done tells, and its error."""
-    told: list[Progress] = []
+    told: list[Event] = []
 
     async def follow() -> None:
-        async for progress in made.events(**given or {"task": "task"}):
-            told.append(progress)
-            listen(progress)
+        stream = made.events("task")
+        while True:  # until it raises
+            told.append(await anext(stream))
 
     return told, await ended(follow())
 
@@ -169,26 +176,16 @@ async def test_the_facts_are_complete_before_the_analyst_is_asked() -> None:
         seen.append(brief)
         return Analysis("The pump is old.", ("Replace it.",))
 
-    made = orchestrator(
-        Script(GOOD), fails=Fails(read=BROKEN), more=CRITICAL, reporter=ErrorReporter(explain)
-    )
-    asked_then: list[int] = []
-    told, error = await followed(
-        made, lambda progress: asked_then.append(len(seen)) if progress.report else None
-    )
-    assert asked_then == [0, 1]
+    reporter = ErrorReporter(explain)
+    made = orchestrator(Script(GOOD), fails=Fails(read=BROKEN), more=CRITICAL, reporter=reporter)
+    told, error = await followed(made)
     report = error.report
     assert report is not None
-    assert report.completeness == "full"
-    assert report.analysis == Analysis("The pump is old.", ("Replace it.",))
-    first, last = [one for one in told if one.report is not None]
-    assert first.report is not None
-    assert last.report is report
-    assert first.report.completeness == "structured"
-    assert first.report.facts == report.facts
-    assert [one.name for one in report.facts.steps] == ["find", "read", "pay", "respond"]
-    (brief,) = seen
+    assert (report.completeness, report.analysis) == ("full", await explain(seen[0]))
+    (brief, _) = seen
     assert brief.capabilities == ("find", "read", "pay", "measure", "respond")
+    assert [one.name for one in report.facts.steps] == ["find", "read", "pay", "respond"]
+    assert isinstance(told[-1], RunFinished), "all is told before the report is made"
 
 
 async def test_an_analyst_that_hangs_or_fails_costs_the_report_nothing() -> None:
@@ -219,21 +216,18 @@ async def test_a_question_is_reported_and_explained_by_nobody() -> None:
     report = (await ended(made.run("task"))).report
     assert report is not None
     assert report.missing == ""
+    assert '"bill" by "pay"' in report.facts.question
+    assert [one.outcome for one in report.facts.steps] == ["open"] * 4
 
 
-async def test_the_error_travels_with_its_report() -> None:
-    made = orchestrator(Script(GOOD), fails=Fails(read=BROKEN), more=CRITICAL)
+async def test_the_error_travels_with_its_report_which_holds_no_secret() -> None:
+    broken = RuntimeError(f"Authorization: Bearer {KEY}")
+    made = orchestrator(Script(GOOD), fails=Fails(read=broken), more=CRITICAL)
     error = await ended(made.run("task"))
-    again = pickle.loads(pickle.dumps(error))
-    assert again.report == error.report
-    assert [one.name for one in again.report.facts.steps] == ["find", "read", "pay", "respond"]
-
-
-async def test_a_report_holds_no_secret() -> None:
-    error = RuntimeError(f"Authorization: Bearer {KEY}")
-    made = orchestrator(Script(GOOD), fails=Fails(read=error), more=CRITICAL)
-    report = (await ended(made.run("task"))).report
+    report = error.report
     assert report is not None
+    assert pickle.loads(pickle.dumps(error)).report == report
+    assert [one.name for one in report.facts.steps] == ["find", "read", "pay", "respond"]
     for text in (report.to_text("developer"), report.to_json(), report.to_markdown()):
         assert KEY not in text
 
@@ -285,116 +279,43 @@ async def test_another_process_is_told_the_same_of_a_run_that_has_ended(tmp_path
 
 async def test_a_run_tells_of_each_thing_that_happens() -> None:
     made = orchestrator(Script(BAD, GOOD), fails=Fails(pay=ConnectionRefusedError("no")))
-    told = [progress async for progress in made.events("task")]
+    told = [event async for event in made.events("task", background="b")]
     assert [one.seq for one in told] == list(range(len(told)))
-    components = [(one.component, one.phase) for one in told]
-    assert components[:3] == [
-        ("orchestrator", "started"), ("router", "decided"), ("selector", "done"),
+    assert isinstance(told[0], RunStarted)
+    assert told[0].agent == "orchestrator"
+    assert [_said(one) for one in told if _said(one)] == [
+        "selector", "selected", "planner", "planner failed", "planner", "plan 1",
+        "step where", "where done", "step now", "now done",
+        "step bill", "step failed", "step bill", "bill done", "step out", "out done", "end",
     ]  # fmt: skip
-    for expected in (("planner", "failed"), ("planner", "done"), ("find", "started"),
-                     ("find", "done"), ("pay", "failed"), ("pay", "done")):  # fmt: skip
-        assert expected in components
-    assert components[-1] == ("orchestrator", "done")
-    assert [one.complete for one in told] == [*[False] * (len(told) - 1), True]
-    reached = [one.progress for one in told]
-    assert reached == sorted(reached)
-    assert reached[0] == 0.0
-    assert reached[-1] == 1.0
-    pay = next(one for one in told if one.component == "pay")
-    assert (pay.step, pay.message) == ("bill", "do bill")
+    assert told == await made.store.read(told[0].run_id)
 
 
-async def test_progress_never_falls_although_a_new_plan_begins_anew() -> None:
-    more = {"pay": {"classify_error": lambda _error, _known: Severity.REPLANNING}}
-    planner = Script(GOOD, plan(step("bill", "pay", cents=1), ANSWER))
-    fails = Fails(pay=ConnectionRefusedError("no"))
-    told = [one async for one in orchestrator(planner, fails=fails, more=more).events("task")]
-    reached = [one.progress for one in told]
-    assert reached == sorted(reached)
-    assert ("planner", "done") in [(one.component, one.phase) for one in told if one.progress > 0.5]
+def _said(event: Event) -> str:
+    match event:
+        case PlanRouted(target=target, step=step):
+            return f"{target} {step}".strip()
+        case CapabilitiesSelected():
+            return "selected"
+        case PlanMade(version=version):
+            return f"plan {version}"
+        case PlanFailed(target=target):
+            return f"{target} failed"
+        case PlanStepMoved(step=step, status=status):
+            return f"{step} {status}"
+        case _:
+            return ""
 
 
 async def test_progress_of_a_failed_and_of_a_waiting_run_ends_with_its_error() -> None:
-    made = orchestrator(Script(BAD))
-    told, _ = await followed(made)
-    assert (told[-1].component, told[-1].phase, told[-1].complete) == ("report", "done", True)
-    assert told[-1].progress == 1.0
+    told, error = await followed(orchestrator(Script(BAD)))
+    assert (isinstance(told[-1], RunFinished), error.report is not None) == (True, True)
     made = orchestrator(Script(GOOD), approval=Approval())
     told, asked = await followed(made)
     assert isinstance(asked, TriageSuspendedError)
-    assert ("approver", "waiting") in [(one.component, one.phase) for one in told]
+    assert [one.kind for one in told if isinstance(one, ApprovalAsked)] == ["plan"]
+    assert isinstance(told[-1], RunSuspended)
     assert await made.resume(asked.token, triage.approve()) == RESULT
-
-
-async def test_a_run_is_followed_through_its_approval_to_its_end() -> None:
-    made = orchestrator(Script(GOOD), approval=Approval())
-    asked = await ended(made.run("task", run_id="run-1"))
-    assert isinstance(asked, TriageSuspendedError)
-    told: list[Progress] = []
-    waits = anyio.Event()
-
-    async def follow() -> None:
-        async for progress in made.events(run_id="run-1"):
-            told.append(progress)
-            if (progress.component, progress.phase) == ("orchestrator", "waiting"):
-                waits.set()
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            group.start_soon(follow)
-            await waits.wait()
-            assert await made.resume(asked.token, triage.approve()) == RESULT
-    said = [(one.component, one.phase) for one in told]
-    assert said[0] == ("orchestrator", "started")
-    assert [one for one in said if one[1] == "done"] == [
-        ("selector", "done"), ("planner", "done"), ("approver", "done"), ("find", "done"),
-        ("read", "done"), ("pay", "done"), ("respond", "done"), ("orchestrator", "done"),
-    ]  # fmt: skip
-    assert [one.seq for one in told] == list(range(len(told)))
-    assert (told[-1].progress, told[-1].complete) == (1.0, True)
-
-
-async def test_a_run_that_another_process_recovers_is_followed(tmp_path: Any) -> None:
-    store = f"sqlite:///{tmp_path / 'runs.db'}"
-    asking = orchestrator(Script(GOOD), approval=Approval(), store=store)
-    await ended(asking.run("task", run_id="run-1"))
-    going_on = orchestrator(
-        Script(GOOD), fails=Fails(read=BROKEN), more=CRITICAL, approval=Approval(), store=store
-    )
-    request = await asking.asked("run-1")
-    assert request is not None
-    await asking.answer(request.answer("approved"))
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-
-            async def recover() -> None:
-                assert isinstance(await ended(going_on.recover("run-1")), TriageEscalationError)
-
-            group.start_soon(recover)
-            told, error = await followed(asking, run_id="run-1")
-            assert isinstance(error, TriageEscalationError)
-    assert ("read", "failed") in [(one.component, one.phase) for one in told]
-    assert told[-1].component == "report"
-    assert told[-1].report is not None
-    for made in (asking, going_on):
-        await made.store.close()
-
-
-async def test_who_stops_following_a_run_does_nothing_to_it() -> None:
-    made = orchestrator(Script(GOOD), approval=Approval())
-    asked = await ended(made.run("task", run_id="run-1"))
-    assert isinstance(asked, TriageSuspendedError)
-    async with aclosing(made.events(run_id="run-1")) as events:  # type: ignore[type-var] # it is a generator
-        async for _ in events:
-            break
-    assert await made.resume(asked.token, triage.approve()) == RESULT
-    with pytest.raises(UnknownRun):
-        async for _ in made.events(run_id="run-2"):
-            pass
-    wrong: list[dict[str, Any]] = [{}, {"task": "task", "run_id": "run-1"}]
-    for given in wrong:
-        with pytest.raises(UsageError, match="run_id= of a run to follow"):
-            made.events(**given)
 
 
 async def test_who_stops_listening_cancels_the_run() -> None:
@@ -408,24 +329,11 @@ async def test_who_stops_listening_cancels_the_run() -> None:
 
     made = orchestrator(planner)
     async with aclosing(made.events("task")) as events:  # type: ignore[type-var] # it is a generator
-        async for progress in events:
-            if progress.component == "selector":
+        async for event in events:
+            if isinstance(event, CapabilitiesSelected):
                 break
     assert left == [True]
     assert [info.status for info in await made.store.runs()] == ["cancelled"]
-
-
-async def test_who_is_slow_to_listen_does_not_hold_up_the_run() -> None:
-    world = Kept()
-    made = orchestrator(Script(GOOD), world)
-    told = 0
-    async for _ in made.events("task"):
-        told += 1
-        if told == 2:
-            with anyio.fail_after(60):
-                while "respond" not in world.effects:
-                    await anyio.lowlevel.checkpoint()
-    assert told > 10
 
 
 async def test_in_development_the_error_comes_out_as_it_is() -> None:
@@ -452,14 +360,6 @@ async def test_in_development_the_error_comes_out_as_it_is() -> None:
     with pytest.raises(ConnectionError):
         async for _ in orchestrator(Script(ConnectionError("gone"))).events("t", development=True):
             pass
-
-
-async def test_the_question_of_a_waiting_run_is_in_its_report() -> None:
-    made = orchestrator(Script(GOOD), approval=Approval())
-    error = await ended(made.run("task"))
-    assert error.report is not None
-    assert '"bill" by "pay"' in error.report.facts.question.replace("'", '"')
-    assert [one.outcome for one in error.report.facts.steps] == ["open"] * 4
 
 
 async def test_an_error_without_words_is_reported_by_its_name() -> None:

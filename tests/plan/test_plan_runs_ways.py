@@ -7,7 +7,24 @@ from typing import Any
 
 import anyio
 import pytest
-from plan_runs import (
+from support import FakeEnvironment
+from tables import table
+
+from triage import Severity, TriageEscalationError
+from triage.core import PlanStepMoved, TriageFatalError
+from triage.core.faults import (
+    CodeRuntimeFailed,
+    ConnectivityFault,
+    InvalidContextKey,
+    MissingContext,
+    PolicyRefused,
+    RateLimited,
+    WorkflowFault,
+)
+from triage.plan import Capability, Orchestrator, PlanLimits, Registry
+from triage.strategies import Backoff, Preset
+
+from .runs import (
     ANSWER,
     BAD,
     FIND,
@@ -25,22 +42,6 @@ from plan_runs import (
     state_of,
     step,
 )
-from support import FakeEnvironment
-from tables import table
-
-from triage import Severity, TriageEscalationError
-from triage.core import PlanStepMoved, TriageFatalError
-from triage.core.faults import (
-    CodeRuntimeFailed,
-    ConnectivityFault,
-    InvalidContextKey,
-    MissingContext,
-    PolicyRefused,
-    RateLimited,
-    WorkflowFault,
-)
-from triage.plan import Capability, Orchestrator, PlanLimits, Registry
-from triage.strategies import Backoff, Preset
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plan_values import ANSWER, GOOD, SMALL, made, plan, step
 from tables import table
 
 from triage import FailureType, Severity, UsageError
@@ -21,6 +20,8 @@ from triage.plan import (
     feedback,
     validate,
 )
+
+from .values import ANSWER, GOOD, SMALL, made, plan, step
 
 REPLAN, RECLASSIFY = Severity.REPLANNING, Severity.RECLASSIFICATION
 

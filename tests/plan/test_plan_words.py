@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plan_values import ANSWER, SMALL, plan, step
 
 from triage import ErrorInfo, RulesClassifier, Severity, Trajectory
 from triage.plan import ExecutionPlan, validate
+
+from .values import ANSWER, SMALL, plan, step
 
 
 def test_a_severity_is_one_of_five_and_no_other_word_is_taken_for_one() -> None:

@@ -291,8 +291,8 @@ def test_a_plan_inside_another_run_is_edited_and_approved_by_the_outer_run() -> 
     client = TestClient(page, base_url=LOCAL, headers=OURS, follow_redirects=False)
     shown = client.get("/runs/r/answer").text
     assert "hall" in shown
-    plan = json.dumps(planned.to_json()).replace("hall", "cellar")
-    form = {"question": question, "answer": "edit", "plan": plan}
+    steps = json.dumps(planned.to_json()["steps"]).replace("hall", "cellar")
+    form = {"question": question, "answer": "edit", "arg-0": steps}
     assert client.post("/runs/r/answer", data=form, headers=FORM).status_code == 303
     assert anyio.run(desk.recover, "r") == 21
     assert measured == ["cellar"]

@@ -16,15 +16,14 @@ from triage.core.redaction import redact
 from triage.core.wire import to_json
 from triage.engine.answering import waits_for
 from triage.engine.outside import not_asked
-from triage.engine.questions import Question, question_at
-from triage.plan.answers import asked_in
-from triage.plan.approval import ApprovalRequest
+from triage.engine.questions import CALL, PLAN, Question
+from triage.plan.answers import answer_in, asked_in
 from triage.plan.plans import ExecutionPlan
-from triage.plan.replies import answer_question, reply_of
+from triage.plan.replies import reply_of
 from triage.stores.base import RunInfo, Store
 
 from .options import AsJson, Run, StoreText, epilogue, run_of, store_of, suggested, with_store
-from .output import json_given, json_line, now, write
+from .output import json_given, json_line, write
 from .runs import print_answered
 
 _LONGEST = 300
@@ -88,7 +87,7 @@ def approve_run(
     and answers nothing.
     """
     # A file is read before the event loop begins, which must not wait for it.
-    planned = None if plan is None else ExecutionPlan.load(plan).to_json()
+    planned = None if plan is None else {"steps": ExecutionPlan.load(plan).to_json()["steps"]}
     changed = planned if edit is None else json_given("--edit", edit)
     _refuse(ask_again and reject_because is None, "--ask-again belongs to --reject REASON")
     reply: Reply | None = None
@@ -99,13 +98,11 @@ def approve_run(
     elif yes:
         reply = reply_of("approve")
 
-    async def work(kept: Store) -> tuple[RunInfo, ApprovalRequest | RunSuspended, Question | None]:
+    async def work(kept: Store) -> tuple[RunInfo, RunSuspended, Question]:
         info = await run_of(kept, run, store, status="suspended")
         events = await kept.read(info.run_id)
-        asked, request = waits_for(events), await asked_in(kept, info.run_id)
-        question = question_at(events)
-        about_call = question is not None and question.not_begun
-        if asked is None or not (request or about_call):
+        asked, question = waits_for(events), await asked_in(kept, info.run_id, events)
+        if asked is None or question is None or not question.not_begun:
             if asked is None and any(isinstance(event, RunSuspended) for event in events):
                 raise not_asked(info.run_id, events)
             show = suggested("runs", "show", info.run_id, store=store)
@@ -113,27 +110,22 @@ def approve_run(
                 f"run {one_line(info.run_id)} does not wait to have a plan or a call approved: it is "
                 f"{info.status}; see {show}"
             )
-        if request is None:
-            wrong = "a call is asked about, not a plan; --yes, --reject REASON or --edit JSON"
-            _refuse(plan is not None or save is not None, wrong)
-        else:
-            wrong = "--ask-again is about a call; a plan that is refused is made anew"
-            _refuse(ask_again, wrong)
-            wrong = "--edit changes the arguments of a call; a plan is edited by --plan FILE"
-            _refuse(edit is not None, wrong)
+        instead = "--yes, --reject REASON" + " or --edit JSON" * (question.of == CALL)
+        wrong = f"a {question.of} is asked about, not a plan; {instead}"
+        _refuse((plan is not None or save is not None) and question.of != PLAN, wrong)
+        wrong = "--ask-again is about a call; a plan that is refused is made anew"
+        _refuse(ask_again and question.of != CALL, wrong)
+        wrong = "--edit changes the arguments of a call; a plan is edited by --plan FILE"
+        _refuse(edit is not None and question.of != CALL, wrong)
         if reply is not None:
-            given: dict[str, Any] = {"now": now(), "by": by, "question": asked.token_digest}
-            await answer_question(kept, info.run_id, reply, **given)
-        return info, request or asked, question
+            await answer_in(kept, info.run_id, reply, by=by, question=asked.token_digest)
+        return info, asked, question
 
     info, asked, question = with_store(store_of(store), work)
     if reply is not None:
         print_answered(info, "goes on", store, as_json=as_json)
-    elif isinstance(asked, RunSuspended):
-        assert question is not None
-        _show_call(asked, question, as_json=as_json)
     else:
-        _show_plan(asked, save, as_json=as_json)
+        _show(asked, question, save, as_json=as_json)
 
 
 def _refuse(wrong: bool, text: str) -> None:  # noqa: FBT001
@@ -142,45 +134,44 @@ def _refuse(wrong: bool, text: str) -> None:  # noqa: FBT001
         raise UsageError(text)
 
 
-def _show_call(asked: RunSuspended, question: Question, *, as_json: bool) -> None:
-    arguments = redact(to_json(question.arguments))
+def _show(asked: RunSuspended, question: Question, save: str | None, *, as_json: bool) -> None:
+    content = redact(to_json(question.arguments))
+    if save is not None:
+        ExecutionPlan.from_json(content).save(save)
     if as_json:
         told = {
             "run_id": asked.run_id,
-            "kind": "call",
+            "kind": question.of,
             "tool": question.tool,
             "effect": question.effect,
-            "arguments": arguments,
+            "arguments": content,
             "question": asked.question,
             "expires": asked.expires,
         }
         write(json_line(told))
         return
-    write(one_line(asked.question, 2 * _LONGEST))
-    given = one_line(json.dumps(arguments, ensure_ascii=False), 2 * _LONGEST)
-    write(f"{one_line(question.tool)} [{question.effect}] {given}; it has not begun")
-    if asked.expires is not None:
-        write(f"to be answered until {moment(asked.expires)}")
-    write("answer with --yes, --reject REASON, or --edit JSON to change its arguments")
-
-
-def _show_plan(request: ApprovalRequest, save: str | None, *, as_json: bool) -> None:
-    """Print a line for each step: all of it was said by a planner, and is shown as data."""
-    if save is not None:
-        if request.kind != "plan":
-            raise UsageError(
-                f"a {request.kind} is asked about, which cannot be edited; --reject REASON"
-            )
-        ExecutionPlan.from_json(request.payload).save(save)
-    if as_json:
-        write(json_line(request))
-        return
     if save is not None:
         write(f"{save} is written; edit it, and give it with --plan")
         return
-    write(one_line(request.question, 2 * _LONGEST))
-    payload = request.payload if isinstance(request.payload, dict) else {}
-    for number, step in enumerate(payload.get("steps", [payload]), 1):
+    write(one_line(asked.question, 2 * _LONGEST))
+    if question.of == CALL:
+        given = one_line(json.dumps(content, ensure_ascii=False), 2 * _LONGEST)
+        write(f"{one_line(question.tool)} [{question.effect}] {given}; it has not begun")
+        answers = "--yes, --reject REASON, or --edit JSON to change its arguments"
+    else:
+        _show_steps(content)
+        answers = "--yes, --reject REASON" + ", or --save FILE and then --plan FILE" * (
+            question.of == PLAN
+        )
+    if asked.expires is not None:
+        write(f"to be answered until {moment(asked.expires)}")
+    write(f"answer with {answers}")
+
+
+def _show_steps(content: Any) -> None:
+    """Print a line for each step: all of it was said by a planner, and is shown as data."""
+    content = content if isinstance(content, dict) else {}
+    for number, step in enumerate(content.get("steps", [content]), 1):
         what = one_line(str(step.get("task_objective", "")), _LONGEST)
         write(f"{number}. {one_line(str(step.get('capability')))} {what}".rstrip())
         for name in ("parameters", "inputs", "success_criteria"):
@@ -188,6 +179,3 @@ def _show_plan(request: ApprovalRequest, save: str | None, *, as_json: bool) -> 
                 write(
                     f"   {name}: {one_line(json.dumps(step[name], ensure_ascii=False), _LONGEST)}"
                 )
-    if request.expires is not None:
-        write(f"to be answered until {moment(request.expires)}")
-    write("answer with --yes, --reject REASON, or --save FILE and then --plan FILE")

@@ -31,8 +31,9 @@ from triage.engine.journal import TASK
 from triage.engine.outside import cancel as cancel_run
 from triage.engine.outside import lease_of
 from triage.engine.resume import MissingArguments
+from triage.plan.answers import answer_in
 from triage.plan.orchestrator import report_in
-from triage.plan.replies import answer_question, reply_of
+from triage.plan.replies import reply_of
 from triage.stores.base import RunInfo, Store
 from triage.stores.copying import copy_run
 from triage.stores.opening import REDIS
@@ -342,7 +343,7 @@ def resolve(
     async def work(kept: Store) -> RunInfo:
         info = await run_of(kept, run, store)
         try:
-            await answer_question(kept, info.run_id, reply, now=output.now(), by=you())
+            await answer_in(kept, info.run_id, reply, by=you())
         except UsageError as error:
             show = suggested("runs", "show", info.run_id, store=store)
             raise UsageError(f"{error}; see {show}") from error

@@ -28,7 +28,7 @@ from triage.core.state import RunState
 
 from .config import Config, soon
 from .journal import Session
-from .questions import ELSEWHERE, Question
+from .questions import CALL, ELSEWHERE, Question
 from .refusals import About, Refusal, refusal_hint
 from .tools import shown
 
@@ -105,7 +105,7 @@ def check(question: Question | None, answer: Any) -> actions.Action | None:
         )
     elif isinstance(answer, actions.Edited) and (question.not_begun or question.editable):
         unknown = [name for name in answer.payload if name not in question.editable]
-        if question.editable and unknown:
+        if question.of == CALL and question.editable and unknown:
             raise UsageError(
                 f"edit() names {', '.join(map(str, unknown))}, which {question.tool} is not called "
                 f"with; an edit may change {', '.join(question.editable)}"
@@ -187,7 +187,7 @@ def answered(
     if question is None:
         assert action is not None
         return Answered(action)
-    approval = partial(ApprovalGiven, kind="call", subject=question.key, by=by)
+    approval = partial(ApprovalGiven, kind=question.of, subject=question.key, by=by)
     entries: list[Callable[..., Event]] = []
     if isinstance(answer, actions.Rejected):
         reason = answer.reason or ""

@@ -154,7 +154,6 @@ class Inner:
                     self._config,
                     self._function,
                     events,
-                    asked,
                     answer,
                     self._kwargs,
                     self._task,

@@ -4,7 +4,7 @@ answer it, and end them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -12,7 +12,6 @@ import anyio
 
 from triage.core import actions, errors
 from triage.core.events import (
-    ApprovalAsked,
     ApprovalGiven,
     CallFinished,
     CallStarted,
@@ -33,7 +32,7 @@ from triage.stores.base import Claim, RunInfo, Store
 from .answering import answered, check, forget_questions, question_of, waits_for
 from .journal import Session
 from .keeper import hurry, release
-from .questions import ELSEWHERE, question_at
+from .questions import CALL, ELSEWHERE, question_at
 from .refusals import refusals
 from .returning import WAITS
 
@@ -70,9 +69,9 @@ async def resolve(
     answers that only an agent can check are refused.
 
     Raises UnknownRun; RunOver for a run that has ended; AlreadyResumed, which names the first answer, if
-    the question was answered; RunBusy while a process that died answering still holds the lease; UsageError
-    for a run that asks nothing, an answer that does not fit the question or needs the agent, and an
-    apparent secret in a result or arguments.
+    the question was answered; TokenExpired; RunBusy while a process that died answering still holds the
+    lease; UsageError for a run that asks nothing, an answer that does not fit the question or needs the
+    agent, and an apparent secret in a result or arguments.
     """
     asked, action = await _resolve(store, run_id, answer, now, by, question, refuses)
     await _resume_outer(store, run_id, asked.token_digest, answer, now, by)
@@ -97,6 +96,10 @@ async def _resolve(
         raise not_asked(run_id, events, question)
     state = fold(events)
     asks = question_at(events) or question_of(state, asked)
+    if asks is not None and asks.of != CALL and asked.expires is not None:
+        # Even without the token, an approval counts in time only.
+        if await store.now() >= asked.expires:
+            raise late(run_id)
     action = check(asks, answer)
     if refuses is not None:
         refused = None if action is None else refuses(events, action)
@@ -160,7 +163,7 @@ def first_answer(events: Sequence[Event], question: str) -> FirstAnswer | None:
                 result = json_text(redact(to_json(event.result)))
                 first = FirstAnswer("", event.time, f"it happened: {result}")
             case RunResumed():
-                said = _said(event.action) if first is None else first.said
+                said = action_text(event.action) if first is None else first.said
                 return FirstAnswer(event.by or (first.by if first else ""), event.time, said)
             case RunFinished():
                 return FirstAnswer(event.by, event.time, event.status)
@@ -171,16 +174,11 @@ def first_answer(events: Sequence[Event], question: str) -> FirstAnswer | None:
     return None
 
 
-def _said(action: actions.Action) -> str:
-    """Return an answer's action in words; an approval of a plan is an argument of the next attempt."""
-    for value in (getattr(action, "inject", None) or {}).values():
-        if isinstance(value, Mapping) and isinstance(value.get("decision"), str):
-            return (
-                f"{value['decision']}: {value['reason']}"
-                if value.get("reason")
-                else value["decision"]
-            )
-    return action_text(action)
+def late(run_id: str) -> errors.TokenExpired:
+    """Return the error for an answer after its time."""
+    return errors.TokenExpired(
+        f"the answer to run {run_id} came after its time; the run still waits"
+    )
 
 
 def not_asked(
@@ -376,15 +374,15 @@ def asks_of(events: Sequence[Event]) -> str:
         return "call in doubt"
     question = question_at(events)
     approval = question is not None and question.not_begun
-    plan = any(isinstance(event, ApprovalAsked) and event.kind != "call" for event in events[-4:])
-    return "approval" if approval or plan else "answer"
+    return "approval" if approval else "answer"
 
 
 def answers_to(events: Sequence[Event]) -> tuple[str, ...]:
     """Return the possible answers to a run's question, the most usual first."""
-    if not is_about_call(events):
-        return _ACTIONS
     question = question_at(events)
+    plan = question is not None and question.of != CALL
+    if not (plan or is_about_call(events)):
+        return _ACTIONS
     elsewhere = question is not None and question.kind == ELSEWHERE
     return _ELSEWHERE if elsewhere else _ANSWERS[asks_of(events)]
 

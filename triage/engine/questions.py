@@ -26,10 +26,12 @@ from .tools import Tool, shown
 
 APPROVAL, AGAIN, ANSWER, ELSEWHERE = "approval", "again", "answer", "elsewhere"
 """Values of `Question.kind`."""
+CALL, PLAN = "call", "plan"
+"""Values of `Question.of`; others are possible."""
 
 
 class Question(Struct, frozen=True):
-    """A question about a call, which a person must answer before the run may go on.
+    """A question about a call or a plan, which a person must answer before the run may go on.
 
     doubt: the call was started and may have happened. inner: set if the call is an inner run that asks:
     `call`, about a call of its own, or `action`. asks: digest of the token of the inner run's question.
@@ -40,6 +42,10 @@ class Question(Struct, frozen=True):
     agent's framework; `again`: may a call begin that resembles a completed one; `answer`: the framework's
     agent wants to know something; `elsewhere`: the result of a call that is made outside of the run.
     editable: names of the arguments that an approval may change.
+
+    of: `call`, or the kind of content that is to be approved: `plan`, or `step` of one. `key` then
+    identifies the content, `tool` repeats the kind, and `arguments` are the content. expires_s: seconds
+    until an answer is too late, None for never.
     """
 
     key: str
@@ -54,6 +60,8 @@ class Question(Struct, frozen=True):
     editable: Sequence[str] = ()
     calls: Sequence[About] = ()
     parts: Sequence[str] = ()
+    of: str = CALL
+    expires_s: float | None = None
 
     @property
     def not_begun(self) -> bool:
@@ -166,6 +174,29 @@ def to_be_approved(
     )
 
 
+def about_content(
+    kind: str, subject: str, content: Any, text: str, *, expires_s: float | None = None
+) -> Question:
+    """Return the question whether content may be run. Only that of a plan can be edited.
+
+    subject: identifies exactly this content in this run.
+    """
+    editable = tuple(content) if kind == PLAN and isinstance(content, Mapping) else ()
+    return Question(
+        subject,
+        kind,
+        Effect.UNKNOWN.value,
+        content,
+        text,
+        doubt=False,
+        kind=APPROVAL,
+        editable=editable,
+        calls=(About(subject, (), f"the {kind}"),),
+        of=kind,
+        expires_s=expires_s,
+    )
+
+
 def replaced(question: Question, tool: Tool, run: Recorder) -> list[Compensation]:
     """Return the compensators of the calls that a new plan replaces by this one; empty if one lacks any."""
     replay = run.replay
@@ -266,11 +297,16 @@ def _waiting(question: Question, rule: str) -> Diagnosis:
 
 
 def question_at(events: Sequence[Event]) -> Question | None:
-    """Return the question about a call that the last attempt has asked; None without one."""
+    """Return the question that the last attempt has asked; None without one, and for a Suspend's."""
     for event in reversed(events):
         if isinstance(event, AttemptStarted | RunResumed):
             return None
-        if isinstance(event, ApprovalAsked) and event.kind == "call":
+        if isinstance(event, ApprovalAsked):
+            if event.kind != CALL:
+                left = None if event.expires is None else event.expires - event.time
+                return about_content(
+                    event.kind, event.subject, event.payload, event.question, expires_s=left
+                )
             payload: dict[str, Any] = {**event.payload, "calls": abouts_in(event)}
             return Question(key=event.subject, text=event.question, **payload)
     return None

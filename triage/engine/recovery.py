@@ -37,7 +37,7 @@ from .basis import basis_of
 from .compensation import available, behind, calls_kept, undo, undo_all, undone_before
 from .journal import Session
 from .outside import end_inner
-from .questions import Question
+from .questions import CALL, Question
 from .refusals import refusal_hint, refused_before, standing
 from .run import Guidance, Recorder
 from .watching import standard_rules
@@ -89,7 +89,7 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
         warn_of_retries_in(session.config.function, session.kwargs.values())
     if session.question is not None:
         # Journalled, so that a new owner asks the same question.
-        session.add(events.ApprovalAsked, **asked_of(session.question))
+        session.add(events.ApprovalAsked, **asked_of(session.question, session.config.env.time()))
     session.add(events.AttemptFailed, attempt=run.number, error=info, diagnosis=diagnosis)
     session.hand_over()
     session.raise_held()
@@ -312,7 +312,8 @@ async def _asked(session: Session, context: FailureContext, question: Question) 
     """Ask a person; calls refused before are refused again, within a limit."""
     repeats = None if undeclared.carries_turns(session) else undeclared.repeats_changes(session)
     text = question.text if repeats is None else f"{question.text} Mind that {repeats}"
-    ask = Decision(actions.Suspend(text, {"call": question.key}), "calls", text)
+    about = {"call": question.key} if question.of == CALL else {}
+    ask = Decision(actions.Suspend(text, about, question.expires_s), "calls", text)
     if not _is_refused(session, question):
         return ask
     refused = refused_before(session, question.calls)
@@ -467,8 +468,16 @@ def _undoable(session: Session, state: RunState, position: int) -> str | None:
     return None
 
 
-def asked_of(question: Question) -> dict[str, Any]:
-    """Return a question as the fields of an `ApprovalAsked`."""
+def asked_of(question: Question, now: float) -> dict[str, Any]:
+    """Return a question as the fields of an `ApprovalAsked`. now: in seconds since the epoch."""
+    if question.of != CALL:
+        return {
+            "kind": question.of,
+            "subject": question.key,
+            "question": question.text,
+            "payload": question.arguments,
+            "expires": None if question.expires_s is None else now + question.expires_s,
+        }
     about = {
         "tool": question.tool,
         "effect": question.effect,
@@ -484,7 +493,7 @@ def asked_of(question: Question) -> dict[str, Any]:
     if question.parts:
         about["parts"] = list(question.parts)
     return {
-        "kind": "call",
+        "kind": CALL,
         "subject": question.key,
         "question": question.text,
         "payload": about,
@@ -816,7 +825,7 @@ async def _suspend(session: Session, context: FailureContext, action: actions.Su
         token_digest=digest_of(token),
         question=question,
         metadata=plain(dict(action.metadata)),
-        call=None if asked is None else asked.key,
+        call=None if asked is None or asked.of != CALL else asked.key,
         doubt=asked is not None and asked.doubt,
         expires=expires,
     )

@@ -48,7 +48,7 @@ from .journal import TASK, Session, inner_runs
 from .keeper import release
 from .loop import run_loop
 from .options import validate_result
-from .outside import first_to_answer, not_asked, open_inside, resolve
+from .outside import first_to_answer, late, not_asked, open_inside, resolve
 from .questions import question_at
 from .refusals import standing
 from .run import NO_GUIDANCE, Guidance
@@ -549,9 +549,7 @@ def _unfit(session: Session, action: Action) -> str | None:
 async def _check_time(config: Config, asked: RunSuspended) -> None:
     """Raise TokenExpired for an expired question."""
     if asked.expires is not None and await time_of(config) >= asked.expires:
-        raise errors.TokenExpired(
-            f"the answer to run {asked.run_id} came after its time; the run still waits"
-        )
+        raise late(asked.run_id)
 
 
 async def resume(
@@ -562,14 +560,14 @@ async def resume(
     kwargs: Mapping[str, Any],
     task: Any = UNSET,
     state: Mapping[str, Any] | None = None,
+    by: str = "",
 ) -> Any:
     """Carry out a person's answer, whichever process asked; return the run's result, as `run` does."""
-    digest = digest_of(token)
     events = await config.read(token.partition("~")[0])
     if events:
         check_owner(config, events)
-    asked = _asked(events, digest)
-    session, start = await answer_to(config, function, events, asked, answer, kwargs, task, state)
+    _asked(events, digest_of(token))
+    session, start = await answer_to(config, function, events, answer, kwargs, task, state, by=by)
     return await run_loop(session, function, start)
 
 
@@ -577,7 +575,6 @@ async def answer_to(
     config: Config,
     function: Function,
     events: Sequence[Event],
-    asked: RunSuspended,
     answer: Any,
     kwargs: Mapping[str, Any],
     task: Any = UNSET,
@@ -585,12 +582,15 @@ async def answer_to(
     given_by: str = "resume(token, answer",
     *,
     at_once: bool = False,
+    by: str = "",
 ) -> tuple[Session, Coroutine[Any, Any, recovery.Next]]:
     """Take an answer to a run's last question; return its session, and a coroutine that starts it.
 
     given_by: the beginning of the user's call, as MissingArguments shows it. at_once: despite a live lease.
     Raises TokenExpired, AlreadyResumed, and UsageError for an answer that does not fit.
     """
+    asked = waits_for(events)
+    assert asked is not None  # the caller has seen it
     digest = asked.token_digest
     await _check_time(config, asked)
     waiting = config.suspensions.get(digest)
@@ -617,10 +617,10 @@ async def answer_to(
     async def start() -> recovery.Next:
         if cancelled is not None:
             raise cancelled
-        action = _carry_out(session, answer)
+        action = _carry_out(session, answer, by)
         if state:
             session.add(StateUpdated, attempt=context.attempt, values=exact(dict(state), "state"))
-        session.add(RunResumed, attempt=context.attempt, action=recovery.kept(action))
+        session.add(RunResumed, attempt=context.attempt, action=recovery.kept(action), by=by)
         try:
             await session.flush()
         except errors.StaleWriter as error:
@@ -686,9 +686,9 @@ def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
     return last
 
 
-def _carry_out(session: Session, answer: Any) -> Action:
+def _carry_out(session: Session, answer: Any, by: str) -> Action:
     """Journal an answer to a question about a call; return the resulting action of any answer."""
-    result = answered(session.state, session.question, answer, before=standing(session))
+    result = answered(session.state, session.question, answer, by=by, before=standing(session))
     if result.live is not None:
         session.live = {**(session.live or {}), **result.live}
     if result.inner is not None:

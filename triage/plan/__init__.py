@@ -13,19 +13,8 @@ from __future__ import annotations
 
 from triage.core.constructors import check_constructors
 
-from .answers import Approval, answer_in, asked_in, request_in, unsafe_effects
-from .approval import (
-    ApprovalAnswer,
-    ApprovalMode,
-    ApprovalRequest,
-    Evaluator,
-    Need,
-    ask,
-    matches,
-    mismatch,
-    needs_approval,
-    subject_of,
-)
+from .answers import answer_in, asked_in
+from .approval import Approval, ApprovalMode, Evaluator, subject_of, unsafe_effects
 from .capabilities import (
     Capability,
     ClassifyError,
@@ -38,16 +27,14 @@ from .capabilities import (
 )
 from .execution import StepJudge, StepOutcome
 from .llm import JudgeEach, Judgement, LLMJudge, LLMPlanner, LLMResponder, LLMStepJudge
-from .orchestrator import Orchestrator, Progress, report_in
-from .plans import ExecutionPlan, Input, PlannedStep, plan_schema
+from .orchestrator import Orchestrator, report_in
+from .plans import ExecutionPlan, Fix, Input, Issue, IssueCode, PlannedStep, plan_schema
 from .routing import Decision, DoneStep, PlanLimits, PlanState, Target, fold_plan, route
-from .validation import Fix, Issue, IssueCode, Validation, feedback, validate
+from .validation import Validation, feedback, validate
 
 __all__ = [
     "Approval",
-    "ApprovalAnswer",
     "ApprovalMode",
-    "ApprovalRequest",
     "Capability",
     "ClassifyError",
     "Decision",
@@ -64,14 +51,12 @@ __all__ = [
     "LLMPlanner",
     "LLMResponder",
     "LLMStepJudge",
-    "Need",
     "Orchestrator",
     "PlanLimits",
     "PlanRequest",
     "PlanState",
     "PlannedStep",
     "Planner",
-    "Progress",
     "Registry",
     "SelectionRequest",
     "Selector",
@@ -80,17 +65,12 @@ __all__ = [
     "Target",
     "Validation",
     "answer_in",
-    "ask",
     "asked_in",
     "capability",
     "feedback",
     "fold_plan",
-    "matches",
-    "mismatch",
-    "needs_approval",
     "plan_schema",
     "report_in",
-    "request_in",
     "route",
     "subject_of",
     "unsafe_effects",

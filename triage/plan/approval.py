@@ -1,20 +1,22 @@
-"""Approval by a person: what needs it, the question, the answer, and whether they fit."""
+"""Approval by a person: what needs it, and the question that the engine puts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from triage.core.errors import check_number, check_word, misuse
-from triage.core.json_values import exact
+from triage.core.taxonomy import Effect
+from triage.engine.questions import Question, about_content
 
-from .plans import ExecutionPlan, PlannedStep, content_hash, name_of, quoted
+from .capabilities import Registry
+from .plans import ExecutionPlan, PlannedStep, content_hash, quoted
 
 Evaluator: TypeAlias = Callable[[ExecutionPlan | PlannedStep], tuple[bool, str] | bool]
 """Says whether a plan or a step needs approval by a person, and why."""
-
-_DECISIONS = ("approved", "rejected", "edited")
+_MAX_QUESTION = 300
 
 
 class ApprovalMode(StrEnum):
@@ -25,189 +27,102 @@ class ApprovalMode(StrEnum):
     ALL = "all"
 
 
-class Need(NamedTuple):
-    """Whether approval is needed, and why. Its truth value is `needed`."""
+@dataclass(frozen=True)
+class Approval:
+    """What a person must approve before it is run.
 
-    needed: bool
-    why: str
+    mode: `off`, `selective` or `all`; any other text counts as `all`. evaluator: decides in the mode
+    `selective`; without one, everything needs approval. of: `plan` asks once per plan, before its first
+    step; `step` asks before each step. expires_s: seconds an answer is accepted for, None for ever.
 
-    def __bool__(self) -> bool:
-        return self.needed
-
-
-def needs_approval(
-    mode: ApprovalMode | str,
-    content: ExecutionPlan | PlannedStep,
-    evaluator: Evaluator | None = None,
-) -> Need:
-    """Say whether a person must approve this plan or step before it runs.
-
-    mode: `off`, `selective` or `all`; any other value requires approval. evaluator: asked in the mode
-    `selective`. Approval is also required if there is no evaluator, if it raises, or if it answers
-    anything but True, False or either with a reason. Never raises.
-    """
-    if mode == ApprovalMode.OFF:
-        return Need(needed=False, why="approval is off")
-    if mode == ApprovalMode.ALL:
-        return Need(needed=True, why="everything is approved by a person")
-    if mode != ApprovalMode.SELECTIVE:
-        return Need(needed=True, why=f"there is no mode {quoted(mode)}")
-    if evaluator is None:
-        return Need(needed=True, why="there is no evaluator")
-    try:
-        answer: Any = evaluator(content)
-    except Exception as error:  # an evaluator that fails approves nothing
-        return Need(needed=True, why=f"the evaluator raised {type(error).__name__}")
-    verdict, why = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
-    if not isinstance(verdict, bool) or not isinstance(why, str):
-        close = getattr(answer, "close", None)
-        if close is not None:
-            close()
-        return Need(needed=True, why=f"the evaluator answered {type(answer).__name__}")
-    return Need(needed=verdict, why=why or "the evaluator says so")
-
-
-def subject_of(run_id: str, kind: str, content: object) -> str:
-    """What an approval is bound to: SHA-256 over the run, the kind and exactly this content.
-
-    content: a plan (its version does not count), a step, or a JSON value. Returns 64 hexadecimal digits.
-    Raises UsageError for content without an exact JSON form.
-    """
-    if isinstance(content, ExecutionPlan):
-        said = content.hash
-    elif isinstance(content, PlannedStep):
-        said = content_hash(content.to_json())
-    else:
-        said = content_hash(exact({"content": content}, "subject_of() content"))
-    return content_hash([run_id, kind, said])
-
-
-class ApprovalRequest(NamedTuple):
-    """A question to a person, bound to one run, one kind and exactly one content.
-
-    id: identifies this question; its answer repeats it. kind: `plan`, `step` or a word of your own.
-    subject: from `subject_of`. payload: the content as JSON. expires: seconds since the epoch until which
-    it may be answered, None for ever.
+    Raises UsageError naming the field.
     """
 
-    id: str
-    run_id: str
-    kind: str
-    subject: str
-    question: str = ""
-    payload: Any = None
-    expires: float | None = None
+    mode: ApprovalMode | str = ApprovalMode.ALL
+    evaluator: Evaluator | None = None
+    of: Literal["plan", "step"] = "plan"
+    expires_s: float | None = None
 
-    def answer(
-        self,
-        decision: Literal["approved", "rejected", "edited"],
-        *,
-        by: str = "",
-        reason: str = "",
-        payload: Any = None,
-    ) -> ApprovalAnswer:
-        """Answer this question. payload: what to run instead; for `edited` only.
+    def __post_init__(self) -> None:
+        if not isinstance(self.mode, str):
+            raise misuse("Approval.mode", self.mode, "off, selective or all")
+        if self.evaluator is not None and not callable(self.evaluator):
+            raise misuse("Approval.evaluator", self.evaluator, "a function of the plan or the step")
+        check_word("Approval.of", self.of, ("plan", "step"))
+        if self.expires_s is not None:
+            check_number("Approval.expires_s", self.expires_s, "seconds", above=True)
 
-        Raises UsageError for another decision, an edit without a payload, and a payload without an edit.
+    def why(self, content: ExecutionPlan | PlannedStep) -> str | None:
+        """Why a person must approve this plan or step before it runs; None if nobody need.
+
+        Approval is also required in the mode `selective` if there is no evaluator, if it raises, or if it
+        answers anything but True, False or either with a reason. Never raises.
         """
-        check_word("ApprovalRequest.answer() decision", decision, _DECISIONS)
-        if (payload is None) is (decision == "edited"):
-            wanted = "what is to be run instead with edited, and None with the others"
-            raise misuse("ApprovalRequest.answer() payload", payload, wanted)
-        return ApprovalAnswer(
-            id=self.id,
-            run_id=self.run_id,
-            kind=self.kind,
-            subject=self.subject,
-            decision=decision,
-            by=by,
-            reason=reason,
-            payload=payload,
+        if self.mode == ApprovalMode.OFF:
+            return None
+        if self.mode == ApprovalMode.ALL:
+            return "everything is approved by a person"
+        if self.mode != ApprovalMode.SELECTIVE:
+            return f"there is no mode {quoted(self.mode)}"
+        if self.evaluator is None:
+            return "there is no evaluator"
+        try:
+            answer: Any = self.evaluator(content)
+        except Exception as error:  # an evaluator that fails approves nothing
+            return f"the evaluator raised {type(error).__name__}"
+        needed, why = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
+        if not isinstance(needed, bool) or not isinstance(why, str):
+            close = getattr(answer, "close", None)
+            if close is not None:
+                close()
+            return f"the evaluator answered {type(answer).__name__}"
+        return (why or "the evaluator says so") if needed else None
+
+    def question(self, run_id: str, content: ExecutionPlan | PlannedStep) -> Question | None:
+        """The question to be answered before this plan or step runs in this run; None if it needs none."""
+        why = self.why(content)
+        if why is None:
+            return None
+        steps = content.steps if isinstance(content, ExecutionPlan) else (content,)
+        what = ", ".join(
+            f"{quoted(step.context_key)} by {quoted(step.capability)}" for step in steps
+        )
+        text = f"May this {self.of} be run ({why[:_MAX_QUESTION]}): {what}?"
+        shown = content.to_json()
+        return about_content(
+            self.of,
+            subject_of(run_id, self.of, content),
+            {"steps": shown["steps"]} if "steps" in shown else shown,
+            text[: 2 * _MAX_QUESTION],
+            expires_s=self.expires_s,
         )
 
 
-class ApprovalAnswer(NamedTuple):
-    """A person's answer. The first four fields repeat those of the question.
+OFF = Approval(ApprovalMode.OFF)
 
-    decision: `approved`, `rejected` or `edited`. by: who answered, in their own words. reason: told to the
-    planner. payload: what to run instead.
+
+def unsafe_effects(registry: Registry) -> Evaluator:
+    """Make an evaluator that requires approval for effects that must not happen twice.
+
+    These are capabilities whose effect is `once` or `unknown`, and those `registry` does not know.
     """
 
-    id: str
-    run_id: str
-    kind: str
-    subject: str
-    decision: str
-    by: str = ""
-    reason: str = ""
-    payload: Any = None
+    def evaluate(content: ExecutionPlan | PlannedStep) -> tuple[bool, str]:
+        steps = content.steps if isinstance(content, ExecutionPlan) else (content,)
+        for step in steps:
+            found = registry.get(step.capability)
+            if found is None or not found.repeatable:
+                effect = Effect.UNKNOWN if found is None else found.effect
+                return True, f"{quoted(step.context_key)} has the effect {effect}"
+        return False, "every effect may happen twice"
+
+    return evaluate
 
 
-def ask(
-    id: str,
-    run_id: str,
-    kind: str,
-    content: ExecutionPlan | PlannedStep | Any,
-    *,
-    question: str = "",
-    now: float = 0.0,
-    expires_s: float | None = None,
-) -> ApprovalRequest:
-    """Ask whether exactly this content may be run, in this run.
+def subject_of(run_id: str, kind: str, content: ExecutionPlan | PlannedStep) -> str:
+    """What an approval is bound to: SHA-256 over the run, the kind and exactly this content.
 
-    id: new for each question. now: seconds since the epoch. expires_s: seconds an answer is accepted for,
-    None for ever. Raises UsageError naming the field.
+    content: a plan, whose version does not count, or a step. Returns 64 hexadecimal digits.
     """
-    name_of("ask() kind", kind)
-    if expires_s is not None:
-        check_number("ask() expires_s", expires_s, "seconds", above=True)
-    shown = content.to_json() if isinstance(content, ExecutionPlan | PlannedStep) else content
-    expires = None if expires_s is None else now + expires_s
-    return ApprovalRequest(
-        id=name_of("ask() id", id),
-        run_id=run_id,
-        kind=kind,
-        subject=subject_of(run_id, kind, content),
-        question=question or f"May this {kind} be run?",
-        payload=shown,
-        expires=expires,
-    )
-
-
-def mismatch(
-    request: ApprovalRequest,
-    answer: ApprovalAnswer,
-    *,
-    now: float,
-    used: Collection[str] = (),
-) -> str | None:
-    """Why this answer does not count for this question; None if it does.
-
-    now: seconds since the epoch. used: ids of questions that have been answered already.
-    """
-    for name, what in (
-        ("id", "another question"),
-        ("run_id", "another run"),
-        ("kind", "something of another kind"),
-        ("subject", "other content"),
-    ):
-        if getattr(request, name) != getattr(answer, name):
-            return f"it answers {what}"
-    if answer.decision not in _DECISIONS:
-        return f"{quoted(answer.decision)} is no decision"
-    if request.id in used:
-        return "the question has been answered"
-    if request.expires is not None and now > request.expires:
-        return "the question had to be answered sooner"
-    return None
-
-
-def matches(
-    request: ApprovalRequest,
-    answer: ApprovalAnswer,
-    *,
-    now: float,
-    used: Collection[str] = (),
-) -> bool:
-    """True if this answer counts for this question; `mismatch` says why it does not."""
-    return mismatch(request, answer, now=now, used=used) is None
+    said = content.hash if isinstance(content, ExecutionPlan) else content_hash(content.to_json())
+    return content_hash([run_id, kind, said])

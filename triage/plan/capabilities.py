@@ -19,7 +19,7 @@ from triage.core.taxonomy import DEFAULT_LEVEL, Effect, FailureType, Severity
 from triage.engine.tools import TOOL_ATTRIBUTE, Tool, tool_of, tries_of
 from triage.strategies.ready_made import Backoff, Preset
 
-from .plans import ExecutionPlan, Parameters, PlannedStep, name_of, quoted, suggested
+from .plans import ExecutionPlan, PlannedStep, name_of, quoted, suggested
 
 CAPABILITY_ATTRIBUTE = "__triage_capability__"
 _RESPONDERS = ("respond", "clarify")
@@ -302,16 +302,10 @@ def place_of(kind: str, key: str, known: Takes) -> str | None:
 
 def misfits(step: PlannedStep, known: Takes) -> tuple[list[str], list[str]]:
     """The parameters of a step that its function does not take, and those it lacks."""
-    names = named(step)
+    names = frozenset(step.parameters)
     given = names.union(place_of(kind, key, known) or "" for kind, key in step.inputs)
     unknown = [] if known.open else sorted(names - known.names)
     return unknown, sorted(known.required - given)
-
-
-def named(step: PlannedStep) -> frozenset[str]:
-    """The names of a step's parameters."""
-    found = step.parameters
-    return found.names if isinstance(found, Parameters) else frozenset(found)
 
 
 def arguments(

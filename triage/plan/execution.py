@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 from msgspec.structs import replace
 
 from triage.core import errors, events
-from triage.core.actions import Action, Escalate, Replan, Retry, Suspend
+from triage.core.actions import Action, Escalate, Replan, Retry
 from triage.core.capture import capture
 from triage.core.diagnosis import Diagnosis, Evidence
 from triage.core.failures import ErrorInfo, FailureContext
@@ -18,16 +18,15 @@ from triage.core.faults import PlanInvalid
 from triage.core.json_values import canonical
 from triage.core.observers import logger
 from triage.core.taxonomy import DEFAULT_LEVEL, Cause, Effect, FailureType, Severity
-from triage.engine.answering import time_of
 from triage.engine.call_keys import tally
 from triage.engine.calls import Run, record_call
 from triage.engine.checks import Refused
+from triage.engine.questions import Question, ask
 from triage.engine.tools import Tool, restored
 from triage.strategies.policy import FailurePolicy
 
 from . import capabilities
-from .answers import MAX_WRONGS, Approval, accepted, request_for
-from .approval import ApprovalMode, ApprovalRequest, subject_of
+from .approval import Approval, ApprovalMode, subject_of
 from .plans import ExecutionPlan, PlannedStep, quoted, shortened
 from .routing import Decision, PlanLimits, PlanState, Target, fold_plan, route
 from .validation import Validation, feedback, issues_of, validate
@@ -92,6 +91,7 @@ def misfit(step: PlannedStep, known: Known | None) -> str | None:
 # Are the success criteria of a step met? What its judge is asked.
 
 _MAX_WHY = 500
+_MAX_WRONGS = 2_000
 
 
 class StepOutcome(NamedTuple):
@@ -153,8 +153,6 @@ def _verdict(answer: object) -> list[Any]:
 
 ROUTED = "plan.route"
 """Evidence with the reason of the decision that ended an attempt."""
-ASKED = "plan.approval"
-"""Evidence with the question that ended an attempt."""
 _LONGEST = 500
 _SEVERITY = {
     Target.SELECTOR: Severity.RECLASSIFICATION,
@@ -214,8 +212,8 @@ def _diagnosis(
     )
 
 
-def policy(expires_s: float | None) -> FailurePolicy:
-    """What follows when an attempt has ended: what the router decided, or a question to a person.
+def policy() -> FailurePolicy:
+    """What follows when an attempt has ended: what the router decided.
 
     A failure the router has not seen (a limit of the run, a check of its result) goes to a person.
     """
@@ -223,8 +221,6 @@ def policy(expires_s: float | None) -> FailurePolicy:
     def action(context: FailureContext) -> Action:
         diagnosis = context.diagnosis
         last = diagnosis.evidence[-1] if diagnosis.evidence else Evidence("", "")
-        if last.rule == ASKED:
-            return Suspend(last.text, expires_s=expires_s)
         if last.rule != ROUTED:
             return Escalate(str(diagnosis))
         match diagnosis.severity:
@@ -278,13 +274,13 @@ class PlanAttempt:
         self._results: dict[str, Any] = {}
         self._adopted: ExecutionPlan | None = None
         """The plan made in this attempt, validated against these very capabilities."""
-        self._request: tuple[object, ApprovalRequest | None] = None, None
-        """A plan or step, and the approval it needs."""
+        self._approval: tuple[object, Question | None] = None, None
+        """A plan or step, and the question about the approval it needs."""
         self.state = fold_plan(self._session.events)
 
-    async def run(self, answer: Any) -> Any:
+    async def run(self) -> Any:
         """Run to the end of the plan; returns its last result. Raises `Refused` where the attempt ends."""
-        self._take_answer(answer)
+        self._take_refused_call()
         while True:
             if self.state.edited is not None:
                 self._adopt(self._validated(self.state.edited.payload), Target.APPROVER)
@@ -298,7 +294,7 @@ class PlanAttempt:
                 case Target.PLANNER:
                     await self._plan()
                 case Target.APPROVER:
-                    await self._ask()
+                    self._ask()
                 case Target.END:
                     done = self.state.done
                     return await self._result(done[-1].step.context_key) if done else None
@@ -318,7 +314,7 @@ class PlanAttempt:
         """Decide what to enter next, journal the decision, and wait out its delay."""
         state = self.state
         failed = state.pending == "failure"
-        decision = self._route(retried=failed, approval=self._approval_request())
+        decision = self._route(retried=failed, approval=self._approval_question())
         entered = state.at is decision.target and not state.pending
         if not entered and state.ended is None:
             self._add(events.PlanRouted, **decision.recorded)
@@ -336,7 +332,7 @@ class PlanAttempt:
             await self._session.barrier()  # a target that kills the process has been counted
         return decision.target
 
-    def _route(self, *, retried: bool, approval: ApprovalRequest | None = None) -> Decision:
+    def _route(self, *, retried: bool, approval: Question | None = None) -> Decision:
         session, failure, step = self._session, self.state.failure, self.state.next_step
         env = session.config.env
         retry = None
@@ -482,65 +478,27 @@ class PlanAttempt:
 
     # Approval -------------------------------------------------------------------------------------
 
-    def _approval_request(self) -> ApprovalRequest | None:
-        """The approval the next step waits for; None for none."""
+    def _approval_question(self) -> Question | None:
+        """The question about the approval the next step needs; None if it needs none."""
         approval, state = self._setup.approval, self.state
         step = state.next_step
         if approval.mode == ApprovalMode.OFF or state.plan is None or step is None:
             return None
         content = state.plan if approval.of == "plan" else step
-        if self._request[0] is not content:  # ask the evaluator once only
-            self._request = content, request_for(approval, state.run_id, content)
-        return self._request[1]
+        if self._approval[0] is not content:  # ask the evaluator once only
+            self._approval = content, approval.question(state.run_id, content)
+        return self._approval[1]
 
-    async def _ask(self) -> NoReturn:
-        request = self._approval_request()
-        assert request is not None
+    def _ask(self) -> NoReturn:
+        question = self._approval_question()
+        assert question is not None
         failure = self.state.failure
         if failure is not None and failure.target == Target.APPROVER:
-            wrong = shortened(failure.diagnosis.technical_details, MAX_WRONGS)
-            edited = f"The edited plan cannot be run: {wrong}. {request.question}"
-            request = request._replace(question=edited)
-        expires = None
-        if self._setup.approval.expires_s is not None:
-            expires = await time_of(self._session.config) + self._setup.approval.expires_s
-        asked = {"kind": request.kind, "subject": request.subject, "question": request.question}
-        self._add(events.ApprovalAsked, **asked, payload=request.payload, expires=expires)
-        message = "The work waits until somebody approves what is planned."
-        severity = Severity.CRITICAL
-        waiting = _diagnosis("approval", message, request.question, severity=severity, rule=ASKED)
-        raise Refused(waiting)
-
-    def _take_answer(self, answer: Any) -> None:
-        """Journal the answer a person has given since the last attempt."""
-        asked = self.state.asked
-        if asked is None:
-            if answer is None:  # else an attempt whose process ended has journalled it
-                self._take_refused_call()
-            return
-        if answer is None:
-            answer = self._answer_by_action(asked)
-        if answer is None:
-            return
-        given, why = accepted(asked, answer)
-        if given is None:
-            logger.warning("run %s: an answer does not count: %s", asked.run_id, why)
-            return
-        fields = given._asdict()
-        del fields["id"], fields["run_id"]
-        self._add(events.ApprovalGiven, **fields)
-
-    def _answer_by_action(self, asked: events.ApprovalAsked) -> dict[str, Any] | None:
-        """Read the answer from the action of a resume, as an agent around this run passes it on."""
-        later = self._session.events[asked.seq + 1 :]
-        request = ApprovalRequest("", asked.run_id, asked.kind, asked.subject)
-        match next((event.action for event in later if isinstance(event, events.RunResumed)), None):
-            case Retry(inject=inject) if not inject:
-                return request.answer("approved")._asdict()
-            case Replan(hint=hint):
-                return request.answer("rejected", reason=hint or "")._asdict()
-            case _:
-                return None
+            wrong = shortened(failure.diagnosis.technical_details, _MAX_WRONGS)
+            question = replace(
+                question, text=f"The edited plan cannot be run: {wrong}. {question.text}"
+            )
+        ask(self._run, question)
 
     def _take_refused_call(self) -> None:
         """Journal that a person refused a call of the entered step and wants another plan."""

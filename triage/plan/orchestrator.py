@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
-import anyio
 import msgspec
 
+from triage.core.actions import Action, Edited, Reply
 from triage.core.environment import Environment
-from triage.core.errors import TriageError, TriageSuspendedError, UnknownRun, UsageError, misuse
-from triage.core.events import (
-    ApprovalAsked,
-    ApprovalGiven,
-    CapabilitiesSelected,
-    Event,
-    PlanFailed,
-    PlanMade,
-    PlanRouted,
-    PlanStepMoved,
-    RunFinished,
-    RunRecovered,
-    RunStarted,
-    RunSuspended,
-)
+from triage.core.errors import TriageError, TriageSuspendedError, misuse
+from triage.core.events import Event
 from triage.core.observers import Observer
 from triage.core.state import fold
 from triage.engine.agents import Agent
 from triage.engine.calls import Run
 from triage.engine.options import Checks, Durability
+from triage.engine.questions import Question
 from triage.engine.resume import Recovered
 from triage.reports.analysis import ErrorReporter, report_of
 from triage.reports.facts import CapabilityFacts, CounterFacts, Facts, StepFacts
@@ -40,11 +27,11 @@ from triage.stores.base import Store
 from triage.strategies.limits import Limits
 from triage.strategies.ready_made import Backoff
 
-from .answers import OFF, Approval, answer_in, asked_in, carried, read_answer, request_in
-from .approval import ApprovalAnswer, ApprovalMode, ApprovalRequest
+from .answers import asked_in, check_edit
+from .approval import OFF, Approval, ApprovalMode
 from .capabilities import Capability, Planner, Registry, Selector, asked, takes, tool_for
 from .execution import Known, PlanAttempt, Setup, StepJudge, judging, policy
-from .plans import PlannedStep, quoted, shortened
+from .plans import PlannedStep
 from .routing import LIMITS, PlanLimits, PlanState, Target, fold_plan
 
 # The report of a plan-first run: the steps of its plans, its counters, and what it can do.
@@ -157,140 +144,8 @@ def _failed_place(state: PlanState) -> str:
     return f"the step {failure.step}"
 
 
-# The progress of a run, read from its events.
-
-_SELECTED, _PLANNED, _REPORTED = 0.05, 0.1, 0.99
-
-
-class Progress(NamedTuple):
-    """One thing that happened in a plan-first run.
-
-    seq: counts from 0. time: seconds since the epoch. component: `orchestrator`, `router`, `selector`,
-    `planner`, `approver`, `report`, or the name of a capability. phase: `started`, `decided`, `waiting`,
-    `done` or `failed`. message: text without credentials. progress: from 0 to 1, never falling. complete:
-    whether this is the last one. step: the key of the step, if any. report: of a failed run; first its
-    facts alone, then with the analysis.
-    """
-
-    run_id: str
-    seq: int
-    time: float
-    component: str
-    phase: str
-    message: str
-    progress: float
-    complete: bool = False
-    step: str = ""
-    report: Report | None = None
-
-
-class Narrator:
-    """Turns the events of one run into `Progress`."""
-
-    def __init__(self) -> None:
-        self._state = PlanState()
-        self._seq = 0
-        self._reached = 0.0
-        self._time = 0.0
-        self._run_id = ""
-
-    def tell(self, event: Event) -> Iterator[Progress]:
-        """Turn an event into progress; most events are none."""
-        before, self._state = self._state, self._state.apply(event)
-        self._run_id, self._time = event.run_id, event.time
-        match event:
-            case RunStarted():
-                yield self._progress("orchestrator", "started", f"{event.agent} begins", reached=0)
-            case RunRecovered():
-                yield self._progress("orchestrator", "started", "another process goes on")
-            case ApprovalAsked():
-                yield self._progress("approver", "waiting", shortened(event.question))
-            case ApprovalGiven():
-                who = f" by {shortened(event.by, 80)}" if event.by else ""
-                yield self._progress("approver", "done", f"{event.decision}{who}")
-            case RunSuspended():
-                yield self._progress("orchestrator", "waiting", shortened(event.question))
-            case RunFinished(status="done"):
-                progress = self._progress("orchestrator", "done", "done")
-                yield progress._replace(progress=1.0, complete=True)
-            case RunFinished():
-                yield self._progress("orchestrator", "failed", event.status)
-            case _:
-                yield from self._tell_of_plan(event, before)
-
-    def _tell_of_plan(self, event: Event, before: PlanState) -> Iterator[Progress]:
-        match event:
-            case PlanRouted():
-                where = f"{event.target} {quoted(event.step)}" if event.step else str(event.target)
-                delay = f", in {event.delay_s:.3g} s" if event.delay_s else ""
-                message = f"{where}{delay}: {shortened(event.reason)}"
-                yield self._progress("router", "decided", message, event.step)
-                if event.target == Target.STEP:
-                    capability, objective = _names(before, event.step)
-                    yield self._progress(capability, "started", objective, event.step)
-            case CapabilitiesSelected():
-                message = f"{len(event.names)} capabilities"
-                yield self._progress("selector", "done", message, reached=_SELECTED)
-            case PlanMade():
-                message = f"plan {event.version} is made"
-                yield self._progress("planner", "done", message, reached=_PLANNED)
-            case PlanFailed():
-                message = event.diagnosis.user_message or str(event.diagnosis)
-                component = str(event.target)
-                if event.target == Target.STEP:
-                    component, _ = _names(before, event.step)
-                elif event.diagnosis.evidence:  # our own text about a refused plan
-                    message += f" {event.diagnosis.evidence[0].text}"
-                yield self._progress(component, "failed", shortened(message), event.step)
-            case PlanStepMoved():
-                capability, objective = _names(before, event.step)
-                yield self._progress(capability, event.status, objective, event.step)
-            case _:
-                return
-
-    def report(self, report: Report, *, last: bool) -> Progress:
-        """The report of a failed run as progress: its facts first, at last all of it."""
-        message = shortened(report.facts.user_message or report.facts.reason or "it has failed")
-        phase = "done" if last else "started"
-        made = self._progress("report", phase, message, reached=_REPORTED)
-        return made._replace(progress=1.0 if last else _REPORTED, complete=last, report=report)
-
-    def _progress(
-        self, component: str, phase: str, message: str, step: str = "", reached: float | None = None
-    ) -> Progress:
-        """Make the next `Progress`. reached: None for the share of completed steps."""
-        if reached is None:
-            plan = self._state.plan
-            reached = _SELECTED
-            if plan is not None and plan.steps:
-                reached = _PLANNED + (1 - _PLANNED) * self._state.position / len(plan.steps)
-        self._reached = max(self._reached, min(reached, _REPORTED))
-        seq, self._seq = self._seq, self._seq + 1
-        return Progress(
-            run_id=self._run_id,
-            seq=seq,
-            time=self._time,
-            component=component,
-            phase=phase,
-            message=message,
-            progress=self._reached,
-            step=step,
-        )
-
-
-def _names(state: PlanState, key: str) -> tuple[str, str]:
-    """The capability and the objective of the current step; the key itself for another step."""
-    step = state.next_step
-    if step is None or step.context_key != key:
-        return key, shortened(key)
-    return step.capability, shortened(step.task_objective or key)
-
-
 T = TypeVar("T")
 _RESPOND = "answers the user with the results it is given"
-_NO_TASK: Any = object()
-_LOOK_AGAIN_S = 0.2
-"""Seconds between two looks at a followed run, which another process may run."""
 
 
 class Options(TypedDict, total=False):
@@ -364,9 +219,7 @@ class Orchestrator:
             limits=limits or LIMITS,
         )
         self._setup = setup
-        self._followers: set[_Follower] = set()
-        observers = (*options.get("observers", ()), self._tell_followers)
-        self._agent = _agent(setup, budget or Limits(), {**options, "observers": observers})
+        self._agent = _agent(setup, budget or Limits(), options)
 
     @property
     def agent(self) -> Agent[Any]:
@@ -411,126 +264,52 @@ class Orchestrator:
         """`run`."""
         return self.run(task, **kwargs)
 
-    def events(
+    async def events(
         self,
-        task: Any = _NO_TASK,
+        task: Any,
         *,
-        run_id: str | None = None,
         background: Any = None,
         approval_mode: ApprovalMode | str | None = None,
         development: bool = False,
-    ) -> AsyncIterator[Progress]:
-        """Start or follow a run, and yield what happens as `Progress`. At its end, raises as `run` does.
+    ) -> AsyncIterator[Event]:
+        """Run, with the options of `run`, and yield each event as it is recorded; raises as `run` does.
 
-        task: starts a new run, with the options of `run`; leaving early cancels it, and
-        `contextlib.aclosing` waits for its end. run_id: follows a run that is started, resumed or recovered
-        elsewhere, in this process or another. What has happened so far comes first, a suspended run is
-        waited for, and leaving early does not affect it. A slow listener holds up nothing: the journal
-        is the buffer.
-
-        Raises UsageError unless exactly one of the two is given, and UnknownRun.
+        Leaving early cancels the run; `contextlib.aclosing` waits for its end.
         """
-        if run_id is None:
-            if task is _NO_TASK:
-                raise UsageError("events() needs a task, or run_id= of a run to follow")
-            given = _given(background, approval_mode, development=development)
-            return self._started(task, given, development=development)
-        if task is not _NO_TASK:
-            raise UsageError("events() takes a task or run_id= of a run to follow, not both")
-        return self._followed(run_id)
-
-    async def _followed(self, run_id: str) -> AsyncIterator[Progress]:
-        """Yield the progress of a run from the beginning of its journal to its end, whoever runs it."""
-        narrator, follower = Narrator(), _Follower(run_id)
-        position, over = 0, False
-        self._followers.add(follower)
+        given = _given(background, approval_mode, development=development)
         try:
-            while not over:
-                kept = await self.store.read(run_id, after=position - 1)
-                known = follower.events | {event.seq: event for event in kept}
-                if not known and not position:
-                    raise UnknownRun(f"the store knows no run {run_id}")
-                while position in known:
-                    event = known[position]
-                    for told in narrator.tell(event):
-                        yield told
-                    position += 1
-                    follower.events.pop(event.seq, None)
-                    over = isinstance(event, RunFinished)
-                if not over:
-                    await follower.wait()
-            while not await self.store.read(run_id, after=position - 2):
-                await follower.wait()  # observers are told before the store is
-        finally:
-            self._followers.discard(follower)
-        try:
-            await self._agent.recover(run_id)
+            async with aclosing(self._agent.events(task, **given)) as recorded:  # type: ignore[type-var] # it is a generator
+                async for event in recorded:
+                    yield event
         except TriageError as error:
             ended = error
         else:
             return
-        async for told in self._ending(narrator, ended, development=False):
-            yield told
-
-    def _tell_followers(self, event: Event) -> None:
-        for follower in tuple(self._followers):
-            follower(event)
-
-    async def _started(
-        self, task: Any, given: dict[str, Any], *, development: bool
-    ) -> AsyncIterator[Progress]:
-        """Start a run, and yield its progress."""
-        narrator = Narrator()
-        ended: TriageError | None = None
-        try:
-            async with aclosing(self._agent.events(task, **given)) as events:  # type: ignore[type-var] # it is a generator
-                async for event in events:
-                    for told in narrator.tell(event):
-                        yield told
-        except TriageError as error:
-            ended = error
-        if ended is not None:
-            async for told in self._ending(narrator, ended, development=development):
-                yield told
-
-    async def _ending(
-        self, narrator: Narrator, ended: TriageError, *, development: bool
-    ) -> AsyncIterator[Progress]:
-        """Yield the report of a run that ended with an error, then raise the error."""
-        if ended.reporter is None:
-            raise ended
-        first = await self._facts(ended)
-        waits = isinstance(ended, TriageSuspendedError)
-        if not waits:
-            yield narrator.report(first, last=False)
-        report = await self._analysed(ended, first)
-        if not waits:
-            yield narrator.report(report, last=True)
-        raise _own_error(ended, development=development)
+        raise await self._with_report(ended, development=development)
 
     async def resume(self, token: str, answer: Any, *, by: str = "") -> Any:
         """Continue a suspended run, once; returns and raises as `run` does.
 
-        answer: `approve()`, `reject(reason)`, whose reason the planner is told, `edit(plan)` with another
-        plan, or anything else that `Agent.resume` takes. by: who answers. Raises as `Agent.resume` does,
-        and UsageError for an edited plan that cannot be run, naming all its issues; the token stays valid.
+        answer: `approve()`, `reject(reason)`, whose reason the planner is told, `edit(plan.to_json())` with
+        another plan, or anything else that `Agent.resume` takes. by: who answers. Raises as `Agent.resume`
+        does, and UsageError for an edited plan that cannot be run, naming all its issues; the token stays
+        valid.
         """
-        answer = await self._carried(token, answer, by)
-        return await self._reported(self._agent.resume(token, answer))
+        await self._check_edit(token, answer)
+        return await self._reported(self._agent.resume(token, answer, by=by))
 
-    async def _carried(self, token: object, answer: Any, by: str) -> Any:
-        """The action that carries an answer to a question about a plan or step; other answers unchanged."""
-        if not isinstance(token, str):
-            return answer
-        events = await self.store.read(token.partition("~")[0])
-        request = request_in(events)
-        reply = None if request is None else read_answer(request, answer, by)
-        if request is None or reply is None:
-            return answer
-        state = fold_plan(events)
-        # The store checks the expiry with the token, by its own clock.
-        request = request._replace(expires=None)
-        return carried(request, reply, 0.0, lambda plan: self._setup.validated(plan, state))
+    async def answer(self, asked: str, answer: Reply, *, by: str = "") -> Action:
+        """Answer a suspended run without continuing it; as `Agent.answer`.
+
+        Raises as that does, and UsageError for an edited plan that cannot be run.
+        """
+        await self._check_edit(asked, answer)
+        return await self._agent.answer(asked, answer, by=by)
+
+    async def _check_edit(self, asked: object, answer: object) -> None:
+        if isinstance(asked, str) and isinstance(answer, Edited):
+            events = await self.store.read(asked.partition("~")[0])
+            check_edit(events, answer, self._setup.validated)
 
     async def recover(self, run_id: str, **given: Any) -> Any:
         """Take over a run whose process is gone, and continue it; as `Agent.recover`."""
@@ -544,16 +323,9 @@ class Orchestrator:
                 await self.report(one.error)
         return found
 
-    async def asked(self, run_id: str) -> ApprovalRequest | None:
-        """The approval a run waits for; None for none. Raises UnknownRun."""
+    async def asked(self, run_id: str) -> Question | None:
+        """The question a run waits with, as `asked_in` reads it. Raises UnknownRun."""
         return await asked_in(self.store, run_id)
-
-    async def answer(self, answer: ApprovalAnswer) -> None:
-        """Answer the approval a run waits for, without its token; `recover` continues the run.
-
-        Raises as `answer_in` does.
-        """
-        await answer_in(self.store, answer, check=self._setup.validated)
 
     async def report(self, ended: TriageError, *, store: Store | None = None) -> Report:
         """Make the report of a run that ended with an error, with its plan and the reporter's analysis.
@@ -572,11 +344,17 @@ class Orchestrator:
         try:
             return await work
         except TriageError as error:
-            if error.reporter is None:
-                raise
             ended = error
+        raise await self._with_report(ended, development=development)
+
+    async def _with_report(self, ended: TriageError, *, development: bool) -> Exception:
+        """The error to raise for a run that has ended: in development that of the user's own code."""
+        if ended.reporter is None:
+            return ended
         await self.report(ended)
-        raise _own_error(ended, development=development)
+        original = None if ended.context is None else ended.context.exception
+        waits = isinstance(ended, TriageSuspendedError)
+        return original if development and isinstance(original, Exception) and not waits else ended
 
     async def _analysed(self, ended: TriageError, facts: Report) -> Report:
         """Set the report of an error: its facts and, for a failure, the analysis."""
@@ -599,40 +377,6 @@ class Orchestrator:
             base.facts, state, self._setup.registry, self._setup.limits, self.name
         )
         return self._reporter.facts(made)
-
-
-class _Follower:
-    """The events of a followed run that this process records.
-
-    events: those not yielded yet, by position.
-    """
-
-    def __init__(self, run_id: str) -> None:
-        self.events: dict[int, Event] = {}
-        self._run_id = run_id
-        self._recorded = anyio.Event()
-        self._thread = threading.get_ident()
-
-    def __call__(self, event: Event) -> None:
-        if event.run_id == self._run_id:
-            self.events[event.seq] = event
-            if threading.get_ident() == self._thread:  # else the next look finds it
-                self._recorded.set()
-
-    async def wait(self) -> None:
-        """Return when an event was recorded here, or may have been elsewhere."""
-        with anyio.move_on_after(_LOOK_AGAIN_S):
-            await self._recorded.wait()
-        self._recorded = anyio.Event()
-
-
-def _own_error(ended: TriageError, *, development: bool) -> Exception:
-    """The error to raise for a run that has ended: in development that of the user's own code."""
-    original = None if ended.context is None else ended.context.exception
-    waits = isinstance(ended, TriageSuspendedError)
-    if development and isinstance(original, Exception) and not waits:
-        return original
-    return ended
 
 
 def _given(
@@ -676,13 +420,13 @@ def _agent(setup: Setup, budget: Limits, options: Options) -> Agent[Any]:
         background: Any = None,
         approval_mode: str | None = None,
         development: bool = False,
-        approval: Any = None,
+        approval: Any = None,  # noqa: ARG001 - 0.2.0 gave answers so; they are asked for again
     ) -> Any:
         own = setup
         if approval_mode is not None:
             own = setup._replace(approval=replace(setup.approval, mode=approval_mode))
         attempt = PlanAttempt(own, run, task, background, development=development)
-        return await attempt.run(approval)
+        return await attempt.run()
 
     seconds = [limit for limit in (budget.seconds, setup.limits.seconds) if limit is not None]
     checks = options.get("checks") or Checks()
@@ -693,7 +437,7 @@ def _agent(setup: Setup, budget: Limits, options: Options) -> Agent[Any]:
     options.setdefault("name", "orchestrator")
     return Agent[Any](
         orchestrate,
-        policy(setup.approval.expires_s),
+        policy(),
         limits=msgspec.structs.replace(budget, attempts=None, seconds=min(seconds, default=None)),
         **options,
     )

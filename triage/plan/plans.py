@@ -1,19 +1,23 @@
-"""Plans as immutable values: `ExecutionPlan`, its `PlannedStep`s and their `Input`s."""
+"""Plans as immutable values, and read from JSON: `ExecutionPlan`, its `PlannedStep`s and their `Input`s."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
 
 from triage.core.errors import StoreError, UsageError, check_count, closest, misuse
 from triage.core.json_values import exact, refuse_constant
 from triage.core.redaction import redact
+from triage.core.taxonomy import Severity
 
 FORMAT = 1
 """Version of the JSON form of a plan."""
@@ -38,12 +42,15 @@ class Input(NamedTuple):
 class Parameters(Mapping[str, Any]):
     """An immutable JSON object: kept as text; reading it gives copies."""
 
-    __slots__ = ("names", "text")
+    __slots__ = ("text",)
 
     def __init__(self, values: Mapping[str, Any], place: str = "parameters") -> None:
-        kept = exact(values, place)
-        self.names = frozenset(kept)
-        self.text = canonical(kept)
+        self.text = canonical(exact(values, place))
+
+    def copy(self) -> dict[str, Any]:
+        """The values as a new dict."""
+        values: dict[str, Any] = json.loads(self.text)
+        return values
 
     def __getitem__(self, name: str) -> Any:
         return self.copy()[name]
@@ -52,29 +59,18 @@ class Parameters(Mapping[str, Any]):
         return iter(self.copy())
 
     def __len__(self) -> int:
-        return len(self.names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
+        return len(self.copy())
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Parameters):
-            return self.text == other.text
+            return self.text == other.text  # 1, 1.0 and True are not the same
         return isinstance(other, Mapping) and self.copy() == dict(other)
 
     def __hash__(self) -> int:
         return hash(self.text)
 
-    def __bool__(self) -> bool:
-        return self.text != "{}"
-
     def __repr__(self) -> str:
         return repr(self.copy())
-
-    def copy(self) -> dict[str, Any]:
-        """The values as a new dict."""
-        values: dict[str, Any] = json.loads(self.text)
-        return values
 
 
 NOTHING = Parameters({})
@@ -125,8 +121,8 @@ class PlannedStep:
     @property
     def given(self) -> dict[str, Any]:
         """A copy of the parameters."""
-        parameters = self.parameters
-        return parameters.copy() if isinstance(parameters, Parameters) else dict(parameters)
+        parameters = cast("Parameters", self.parameters)
+        return parameters.copy()
 
     @cached_property
     def text(self) -> str:
@@ -186,11 +182,12 @@ class ExecutionPlan:
 
         Raises UsageError naming every invalid field, and a version this release cannot read.
         """
-        reading = read(data)
-        plan = reading.plan
-        if reading.faults or plan is None:
-            raise UsageError("; ".join(fault.message for fault in reading.faults))
-        return plan
+        steps, version, issues, fixes = read(data)
+        if issues or fixes:
+            raise UsageError(
+                "; ".join([found.message for found in issues] + [fix.message for fix in fixes])
+            )
+        return cls(cast("tuple[PlannedStep, ...]", steps), version)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file that only its owner can read, completely or not at all.
@@ -263,95 +260,130 @@ def name_of(field: str, value: object) -> str:
 # Plans from JSON: all invalid fields are reported at once, each with its place.
 
 
-_TEXTS = ("context_key", "capability", "task_objective", "success_criteria", "expected_output")
-_FIELDS = (*_TEXTS, "parameters", "inputs")
-_PLAN_FIELDS = ("v", "version", "steps")
-_REQUIRED = {"context_key": "blank_key", "capability": "blank_capability"}
-_MOST_CHARACTERS = 2_000_000
-"""The longest text that is read as a plan."""
+class IssueCode(StrEnum):
+    """What can be wrong with a plan."""
+
+    MALFORMED = "malformed"
+    UNKNOWN_FIELD = "unknown_field"
+    EMPTY_PLAN = "empty_plan"
+    TOO_MANY_STEPS = "too_many_steps"
+    BLANK_CAPABILITY = "blank_capability"
+    UNKNOWN_CAPABILITY = "unknown_capability"
+    INACTIVE_CAPABILITY = "inactive_capability"
+    BLANK_KEY = "blank_key"
+    DUPLICATE_KEY = "duplicate_key"
+    UNKNOWN_REFERENCE = "unknown_reference"
+    FORWARD_REFERENCE = "forward_reference"
+    SELF_REFERENCE = "self_reference"
+    INPUT_TYPE = "input_type"
+    OUTPUT_TYPE = "output_type"
+    MISSING_REQUIREMENT = "missing_requirement"
+    UNKNOWN_PARAMETER = "unknown_parameter"
+    MISSING_PARAMETER = "missing_parameter"
+    EARLY_RESPONSE = "early_response"
+    PARAMETERS_NOT_JSON = "parameters_not_json"
 
 
-class Fault(NamedTuple):
-    """A fault in the form of a plan. code: an `IssueCode`. message: begins with the place.
+class Issue(NamedTuple):
+    """A reason why a plan cannot be run.
 
-    step: index of the step, None for the plan. field: of the step. nearest: the name probably meant.
-    harmless: the field can be ignored, since nothing like it is missing.
+    severity: RECLASSIFICATION if a capability that is not active would resolve it, else REPLANNING.
+    message: for the maker of the next plan; begins with the place. step: its index, None for the plan.
+    field: of the step. nearest: the name probably meant, None if none is close.
+    """
+
+    code: IssueCode
+    severity: Severity
+    message: str
+    step: int | None = None
+    field: str = ""
+    nearest: str | None = None
+
+
+class Fix(NamedTuple):
+    """A change made so that the plan can be run.
+
+    code: `appended_response`, `spelling` or `ignored_field`. message: begins with the place. step: its
+    index, None for the plan.
     """
 
     code: str
     message: str
     step: int | None = None
-    field: str = ""
-    nearest: str | None = None
-    harmless: bool = False
 
 
 class Reading(NamedTuple):
-    """Data read as a plan. steps: None for each step that could not be read."""
+    """Data read as a plan. steps: None for each step that could not be read. fixes: ignored fields."""
 
     steps: tuple[PlannedStep | None, ...]
-    version: int
-    faults: tuple[Fault, ...]
+    version: int = 1
+    issues: tuple[Issue, ...] = ()
+    fixes: tuple[Fix, ...] = ()
 
-    @property
-    def plan(self) -> ExecutionPlan | None:
-        """The plan; None if a step of it could not be read."""
-        steps = tuple(step for step in self.steps if step is not None)
-        return ExecutionPlan(steps, self.version) if len(steps) == len(self.steps) else None
+
+_MOST_CHARACTERS = 2_000_000
+"""The longest text that is read as a plan."""
+_TEXT = {"type": "string"}
+_TEXTS = ("context_key", "capability", "task_objective", "success_criteria", "expected_output")
+_STEP: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        **dict.fromkeys(_TEXTS, _TEXT),
+        "parameters": {"type": "object"},
+        "inputs": {
+            "type": "array",
+            "items": {"type": "object", "minProperties": 1, "additionalProperties": _TEXT},
+        },
+    },
+    "required": ["context_key", "capability"],
+}
+_PLAN: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "v": {"const": FORMAT},
+        "version": {"type": "integer", "minimum": 1},
+        "steps": {"type": "array", "items": _STEP},
+    },
+    "required": ["steps"],
+}
+_FORM = Draft202012Validator(_PLAN)
+_WANTED = {"string": "text", "object": "an object", "array": "a list"}
+_BLANK = {"context_key": IssueCode.BLANK_KEY, "capability": IssueCode.BLANK_CAPABILITY}
 
 
 def read(data: object) -> Reading:
     """Read a plan from a plan, its JSON object, the text of one, or a pydantic model. Never raises."""
     if isinstance(data, ExecutionPlan):
-        return Reading(data.steps, data.version, ())
+        return Reading(data.steps, data.version)
     try:
-        return _read(data)
+        return _read(_plain(_object(data)))
+    except _Unreadable as error:
+        message = str(error)
     except Exception as error:  # a foreign object may raise anything
-        message = f"plan: reading it raised {type(error).__name__}: {shortened(error)}"
-        return Reading((), 1, (Fault("malformed", message),))
+        message = f"reading it raised {type(error).__name__}: {shortened(error)}"
+    return Reading((), issues=(_issue(f"plan: {message}"),))
 
 
-def _read(data: object) -> Reading:
-    faults: list[Fault] = []
-    found = _object(data, faults)
-    if found is None:
-        return Reading((), 1, tuple(faults))
-    _unknown(found, _PLAN_FIELDS, "plan", None, faults)
-    if found.get("v", FORMAT) != FORMAT or isinstance(found.get("v"), bool):
-        told = quoted(found["v"])
-        message = f"v: this release reads plans of version {FORMAT}, not {told}"
-        faults.append(Fault("malformed", message, field="v"))
-    version = found.get("version", 1)
-    if type(version) is not int or version < 1:
-        message = f"version: must be a whole number from 1, not {quoted(version)}"
-        faults.append(Fault("malformed", message, field="version"))
-        version = 1
-    steps = found.get("steps")
-    if not isinstance(steps, list | tuple):
-        told = f"must be a list, not {type(steps).__name__}" if "steps" in found else "is missing"
-        faults.append(Fault("malformed", f"steps: {told}", field="steps"))
-        steps = ()
-    made = tuple(_step(at, step, faults) for at, step in enumerate(steps))
-    return Reading(made, version, tuple(faults))
+class _Unreadable(Exception):
+    """Data that holds no plan at all."""
 
 
-def _object(data: object, faults: list[Fault]) -> Mapping[str, Any] | None:
+def _object(data: object) -> Mapping[Any, Any]:
+    """The object that a planner's answer is."""
     if isinstance(data, str):
         if len(data) > _MOST_CHARACTERS:
-            faults.append(Fault("malformed", f"plan: has {len(data)} characters, too many for one"))
-            return None
+            raise _Unreadable(f"has {len(data)} characters, too many for one")
         try:
             data = json.loads(data, parse_constant=refuse_constant, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
-            faults.append(Fault("malformed", f"plan: is no JSON: {shortened(error)}"))
-            return None
+            raise _Unreadable(f"is no JSON: {shortened(error)}") from None
     dump = getattr(data, "model_dump", None)
     if dump is not None and not isinstance(data, type):
         data = dump()
     if not isinstance(data, Mapping):
-        message = f"plan: must be an object with steps, not {type(data).__name__}"
-        faults.append(Fault("malformed", message))
-        return None
+        raise _Unreadable(f"must be an object with steps, not {type(data).__name__}")
     return data
 
 
@@ -364,95 +396,115 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _unknown(
-    found: Mapping[Any, Any],
-    fields: tuple[str, ...],
-    place: str,
-    step: int | None,
-    faults: list[Fault],
-) -> None:
-    for name in found:
-        if name in fields:
-            continue
-        near = closest(str(name), (field for field in fields if field not in found))
-        message = f"{place}: has no field {quoted(name)}{suggested(near)}"
-        faults.append(Fault("unknown_field", message, step, str(name), near, near is None))
+def _plain(value: Any, depth: int = 4) -> Any:
+    """Mappings, tuples and our own values as JSON, as deep as a plan is; without fields that are None."""
+    match value:
+        case PlannedStep():
+            return value.to_json()
+        case Input():
+            return {"type": value.type, "key": value.key}
+        case Mapping() if depth:
+            return {
+                str(name): one if name == "parameters" else _plain(one, depth - 1)
+                for name, one in value.items()
+                if one is not None
+            }
+        case list() | tuple() if depth:
+            return [_plain(one, depth - 1) for one in value]
+        case _:
+            return value
 
 
-def _step(at: int, data: object, faults: list[Fault]) -> PlannedStep | None:
-    place = f"steps[{at}]"
-    if isinstance(data, PlannedStep):
-        return data
-    if not isinstance(data, Mapping):
-        message = f"{place}: must be an object, not {type(data).__name__}"
-        faults.append(Fault("malformed", message, at))
+def _read(plain: dict[str, Any]) -> Reading:
+    """Read a plan's JSON object; its fields that have issues are left out."""
+    issues: dict[tuple[Any, ...], Issue] = {}
+    fixes: list[Fix] = []
+    for error in _FORM.iter_errors(plain):
+        for issue in _issues_of(error, plain):
+            if issue.code is IssueCode.UNKNOWN_FIELD and issue.nearest is None:
+                fixes.append(Fix("ignored_field", issue.message, issue.step))
+            else:
+                issues.setdefault((issue.step, issue.message), issue)
+    steps = plain.get("steps")
+    made: list[PlannedStep | None] = []
+    for at, step in enumerate(steps if isinstance(steps, list) else ()):
+        wrong = {issue.field for issue in issues.values() if issue.step == at}
+        try:
+            made.append(_step(at, step, wrong))
+        except UsageError as error:  # parameters without an exact JSON form
+            code = IssueCode.PARAMETERS_NOT_JSON
+            issues[at, code] = _issue(shortened(error), at, "parameters", code=code)
+            made.append(_step(at, step, {*wrong, "parameters"}))
+    wrong = {issue.field for issue in issues.values() if issue.step is None}
+    version = 1 if "version" in wrong else int(plain.get("version", 1))
+    fixes.sort(key=lambda fix: -1 if fix.step is None else fix.step)
+    return Reading(tuple(made), version, tuple(issues.values()), tuple(fixes))
+
+
+def _step(at: int, plain: Any, wrong: Collection[str]) -> PlannedStep | None:
+    """A step without the fields that are wrong; None for data that is no object."""
+    if not isinstance(plain, dict):
         return None
-    _unknown(data, _FIELDS, place, at, faults)
-    texts = {name: _text(at, name, data.get(name), faults) for name in _TEXTS}
-    return PlannedStep(
-        context_key=texts["context_key"] or "",
-        capability=texts["capability"] or "",
-        task_objective=texts["task_objective"] or "",
-        success_criteria=texts["success_criteria"] or "",
-        expected_output=texts["expected_output"],
-        parameters=_parameters(at, data.get("parameters"), faults),
-        inputs=_inputs(at, data.get("inputs"), faults),
-    )
+    fields = {
+        name: value
+        for name, value in plain.items()
+        if name in _STEP["properties"] and name not in wrong
+    }
+    parameters = Parameters(fields.pop("parameters", {}), f"steps[{at}].parameters")
+    pairs = [
+        [(one["type"], one["key"])] if one.keys() == {"type", "key"} else one.items()
+        for one in fields.pop("inputs", ())
+    ]
+    inputs = tuple(Input(kind, key) for items in pairs for kind, key in items)
+    required = dict.fromkeys(_STEP["required"], "")
+    return PlannedStep(**{**required, **fields}, parameters=parameters, inputs=inputs)
 
 
-def _text(at: int, name: str, value: object, faults: list[Fault]) -> str | None:
-    if isinstance(value, str):
-        return value
-    if value is not None:
-        message = f"steps[{at}].{name}: must be text, not {type(value).__name__}"
-        faults.append(Fault("malformed", message, at, name))
-    elif name in _REQUIRED:
-        faults.append(Fault(_REQUIRED[name], f"steps[{at}].{name}: is missing", at, name))
-    return None
-
-
-def _parameters(at: int, value: object, faults: list[Fault]) -> Mapping[str, Any]:
-    place = f"steps[{at}].parameters"
-    if value is None:
-        return NOTHING
-    if not isinstance(value, Mapping):
-        message = f"{place}: must be an object, not {type(value).__name__}"
-        faults.append(Fault("malformed", message, at, "parameters"))
-        return NOTHING
-    if isinstance(value, Parameters):
-        return value
-    try:
-        return Parameters(value, place)
-    except UsageError as error:
-        faults.append(Fault("parameters_not_json", shortened(error), at, "parameters"))
-        return NOTHING
-
-
-def _inputs(at: int, value: object, faults: list[Fault]) -> tuple[Input, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        message = f"steps[{at}].inputs: must be a list, not {type(value).__name__}"
-        faults.append(Fault("malformed", message, at, "inputs"))
-        return ()
-    made: list[Input] = []
-    for number, item in enumerate(value):
-        if isinstance(item, Input):
-            pairs: list[tuple[Any, Any]] = [(item.type, item.key)]
-        elif isinstance(item, Mapping) and item:
-            named = item.keys() == {"type", "key"}
-            pairs = [(item["type"], item["key"])] if named else list(item.items())
-        else:
-            pairs = [(None, None)]
-        if all(isinstance(text, str) for pair in pairs for text in pair):
-            made += (Input(kind, key) for kind, key in pairs)
-        else:
-            message = (
-                f"steps[{at}].inputs[{number}]: must be an object that names a type and a key, such "
-                f'as {{"TYPE": "key"}}, not {quoted(item)}'
+def _issues_of(error: Any, plain: dict[str, Any]) -> Iterator[Issue]:
+    """What an error of the schema says. An object's missing and unknown fields are one issue each."""
+    path, found, wanted = list(error.absolute_path), error.instance, error.validator_value
+    step = path[1] if len(path) > 1 else None
+    field = str(path[2] if len(path) > 2 else path[0] if len(path) == 1 else "")
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[:4])[1:]
+    if len(path) > 3:
+        item = plain["steps"][step][field][path[3]]
+        text = f'a type and a key, such as {{"TYPE": "key"}}, not {quoted(item)}'
+        yield _issue(f"{place}: must be an object that names {text}", step, field)
+        return
+    match error.validator:
+        case "required":
+            for name in wanted:
+                if name not in found:
+                    missing = f"{place}.{name}".removeprefix(".")
+                    code = _BLANK.get(name, IssueCode.MALFORMED)
+                    yield _issue(f"{missing}: is missing", step, name, code=code)
+        case "additionalProperties":
+            known = error.schema["properties"]
+            for name in (name for name in found if name not in known):
+                near = closest(name, (other for other in known if other not in found))
+                text = f"{place or 'plan'}: has no field {quoted(name)}{suggested(near)}"
+                code = IssueCode.UNKNOWN_FIELD
+                yield _issue(text, step, name, near, code)
+        case "const":
+            text = f"this release reads plans of version {wanted}, not {quoted(found)}"
+            yield _issue(f"{place}: {text}", step, field)
+        case "type" if wanted in _WANTED:
+            text = f"must be {_WANTED[wanted]}, not {type(found).__name__}"
+            yield _issue(f"{place}: {text}", step, field)
+        case _:
+            yield _issue(
+                f"{place}: must be a whole number from 1, not {quoted(found)}", step, field
             )
-            faults.append(Fault("malformed", message, at, "inputs"))
-    return tuple(made)
+
+
+def _issue(
+    message: str,
+    step: int | None = None,
+    field: str = "",
+    nearest: str | None = None,
+    code: IssueCode = IssueCode.MALFORMED,
+) -> Issue:
+    return Issue(code, Severity.REPLANNING, message, step, field, nearest)
 
 
 def plan_schema(names: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -461,29 +513,17 @@ def plan_schema(names: tuple[str, ...] = ()) -> dict[str, Any]:
     names: the capabilities a step may name; empty for any. Parameters are an open object, which some
     providers allow only in their non-strict mode.
     """
-    text = {"type": "string"}
-    name = {"type": "string", "enum": list(names)} if names else text
     pair = {
         "type": "object",
-        "properties": {"type": text, "key": text},
+        "properties": {"type": _TEXT, "key": _TEXT},
         "required": ["type", "key"],
         "additionalProperties": False,
     }
     fields = {
-        **dict.fromkeys(_TEXTS, text),
-        "capability": name,
-        "parameters": {"type": "object"},
+        **_STEP["properties"],
+        "capability": {"type": "string", "enum": list(names)} if names else _TEXT,
         "inputs": {"type": "array", "items": pair},
     }
-    step = {
-        "type": "object",
-        "properties": fields,
-        "required": ["context_key", "capability", "task_objective"],
-        "additionalProperties": False,
-    }
-    return {
-        "type": "object",
-        "properties": {"steps": {"type": "array", "items": step}},
-        "required": ["steps"],
-        "additionalProperties": False,
-    }
+    step = {**_STEP, "properties": fields, "required": [*_STEP["required"], "task_objective"]}
+    steps = {"type": "array", "items": step}
+    return {**_PLAN, "properties": {"steps": steps}}

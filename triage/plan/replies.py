@@ -1,4 +1,4 @@
-"""A person's answer to any question of a run, by words: how command line and page answer at the store."""
+"""A person's answer to any question of a run, by words: how command line and page answer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from triage.core import actions
-from triage.core.errors import UnknownRun, UsageError, check_word
-from triage.engine.answering import waits_for
-from triage.engine.outside import not_asked, resolve
-from triage.stores.base import Store
-
-from .answers import answer_in, asked_in, read_answer
+from triage.core.errors import UsageError, check_word
 
 WITHOUT_REASON = ("approve", "edit", "happened", "rerun")
 _REPLIES: dict[str, Callable[[str | None, Any, bool], actions.Reply]] = {
@@ -54,30 +49,3 @@ def _edit(payload: Any) -> actions.Edited:
         return actions.edit(payload)
     except ValueError as error:
         raise UsageError(f"payload: {error}") from error
-
-
-async def answer_question(
-    store: Store,
-    run_id: str,
-    reply: actions.Reply,
-    *,
-    now: float,
-    by: str = "",
-    question: str | None = None,
-) -> None:
-    """Answer what a run waits for: the approval of a plan or step, a call, or anything else.
-
-    now, by, question: as in `resolve`, which also says what is raised; see `answer_in` for plans.
-    """
-    events = await store.read(run_id)
-    if not events:
-        raise UnknownRun(f"the store knows no run {run_id}")
-    asked = waits_for(events)
-    if asked is None or question not in (None, asked.token_digest):
-        raise not_asked(run_id, events, question)
-    request = await asked_in(store, run_id)
-    answer = None if request is None else read_answer(request, reply, by)
-    if answer is not None:
-        await answer_in(store, answer)
-    else:
-        await resolve(store, run_id, reply, now=now, by=by, question=asked.token_digest)

@@ -19,10 +19,13 @@ from triage.core.events import (
     PlanStepMoved,
     RunStarted,
 )
+from triage.core.quoting import json_text
+from triage.core.redaction import HIDDEN
 from triage.core.taxonomy import Severity
+from triage.engine.questions import Question
 from triage.strategies.ready_made import Backoff, Preset
 
-from .approval import ApprovalRequest, subject_of
+from .approval import subject_of
 from .capabilities import Registry, output_of
 from .plans import ExecutionPlan, PlannedStep
 
@@ -353,7 +356,8 @@ def _answered(state: PlanState, event: ApprovalGiven) -> PlanState:
         case "rejected":
             voided = _without_plan(state)
             return voided._replace(rejection=event, at=None, pending="rejection")
-        case "edited" if event.kind == "plan":
+        case "edited" if event.kind == "plan" and HIDDEN not in json_text(event.payload):
+            # Else the store has hidden a secret in it: the plan is asked about again.
             return _without_plan(state)._replace(edited=event)
         case _:
             return state
@@ -392,7 +396,7 @@ def route(
     retry: Preset | None = None,
     draw: float = 1.0,
     elapsed_s: float = 0.0,
-    approval: ApprovalRequest | None = None,
+    approval: Question | None = None,
 ) -> Decision:
     """Decide where the run goes next. Pure: waits for nothing and changes nothing.
 
@@ -402,8 +406,8 @@ def route(
 
     retry: how often the failed part may be retried and how long to wait; None is `Backoff.CAPABILITY` for
     a step, `LLM` for the planner, `CLASSIFY` for the selector. draw: a random number from 0 to 1 for the
-    delay. elapsed_s: seconds since the start of the run. approval: what must be approved before the next
-    step, None for nothing.
+    delay. elapsed_s: seconds since the start of the run. approval: the question that must be approved
+    before the next step, see `Approval.question`; None for nothing.
 
     An edited plan that cannot be run goes back to the person. Any other failure is decided by its
     severity: RETRIABLE retries the same, REPLANNING enters the planner (the selector if nothing is
@@ -448,7 +452,7 @@ def _over(decision: Decision, reason: str) -> Decision:
     return _report(reason)._replace(cut=cut)
 
 
-def _forward(state: PlanState, limits: PlanLimits, approval: ApprovalRequest | None) -> Decision:
+def _forward(state: PlanState, limits: PlanLimits, approval: Question | None) -> Decision:
     """The next of selection, plan, approval, steps and end, when nothing has failed."""
     if state.active is None:
         return Decision(Target.SELECTOR, reason="no capabilities are selected")
@@ -460,8 +464,8 @@ def _forward(state: PlanState, limits: PlanLimits, approval: ApprovalRequest | N
     step = state.next_step
     if step is None:
         return Decision(Target.END, reason="every step is done")
-    if approval is not None and (approval.kind, approval.subject) not in state.approved:
-        return Decision(Target.APPROVER, step.context_key, reason=f"this {approval.kind} needs it")
+    if approval is not None and (approval.of, approval.key) not in state.approved:
+        return Decision(Target.APPROVER, step.context_key, reason=f"this {approval.of} needs it")
     count = f"step {state.position + 1} of {len(state.plan.steps)}"
     return Decision(Target.STEP, step.context_key, reason=count)
 

@@ -4,68 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import NamedTuple
 
 from triage.core.diagnosis import Diagnosis, Evidence
 from triage.core.errors import check_count, closest, misuse
 from triage.core.taxonomy import Cause, FailureType, Severity
 
 from .capabilities import Capability, Registry, misfits, output_of, takes
-from .plans import ExecutionPlan, Fault, Input, PlannedStep, quoted, read, shortened, suggested
+from .plans import (
+    ExecutionPlan,
+    Fix,
+    Input,
+    Issue,
+    IssueCode,
+    PlannedStep,
+    Reading,
+    quoted,
+    read,
+    shortened,
+    suggested,
+)
 from .routing import LIMITS, PlanLimits, PlanState, Target
-
-
-class IssueCode(StrEnum):
-    """What can be wrong with a plan."""
-
-    MALFORMED = "malformed"
-    UNKNOWN_FIELD = "unknown_field"
-    EMPTY_PLAN = "empty_plan"
-    TOO_MANY_STEPS = "too_many_steps"
-    BLANK_CAPABILITY = "blank_capability"
-    UNKNOWN_CAPABILITY = "unknown_capability"
-    INACTIVE_CAPABILITY = "inactive_capability"
-    BLANK_KEY = "blank_key"
-    DUPLICATE_KEY = "duplicate_key"
-    UNKNOWN_REFERENCE = "unknown_reference"
-    FORWARD_REFERENCE = "forward_reference"
-    SELF_REFERENCE = "self_reference"
-    INPUT_TYPE = "input_type"
-    OUTPUT_TYPE = "output_type"
-    MISSING_REQUIREMENT = "missing_requirement"
-    UNKNOWN_PARAMETER = "unknown_parameter"
-    MISSING_PARAMETER = "missing_parameter"
-    EARLY_RESPONSE = "early_response"
-    PARAMETERS_NOT_JSON = "parameters_not_json"
-
-
-class Issue(NamedTuple):
-    """A reason why a plan cannot be run.
-
-    severity: RECLASSIFICATION if a capability that is not active would resolve it, else REPLANNING.
-    message: for the maker of the next plan; begins with the place. step: its index, None for the plan.
-    field: of the step. nearest: the name probably meant, None if none is close.
-    """
-
-    code: IssueCode
-    severity: Severity
-    message: str
-    step: int | None = None
-    field: str = ""
-    nearest: str | None = None
-
-
-class Fix(NamedTuple):
-    """A change made so that the plan can be run.
-
-    code: `appended_response`, `spelling` or `ignored_field`. message: begins with the place. step: its
-    index, None for the plan.
-    """
-
-    code: str
-    message: str
-    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -144,14 +102,13 @@ def validate(
         raise misuse("validate() context", context, "a mapping of keys to types, or None")
     usable = registry if active is None else registry.subset(active)
     reading = read(plan)
-    walk = _Walk(registry, usable, dict(context or {}))
-    walk.take(reading.faults)
-    walk.check(reading.steps, limits.steps)
-    fixed = None if walk.lossy else walk.finished(task)
+    walk = _Walk(registry, usable, context or {}, reading)
+    walk.check(limits.steps)
+    fixed = None if reading.issues else walk.finished(task)
     count = len(reading.steps if fixed is None else fixed)
     if count > limits.steps:
-        message = f"plan: has {count} steps with its response; at most {limits.steps} are allowed"
-        walk.add(IssueCode.TOO_MANY_STEPS, message)
+        text = f"has {count} steps with its response; at most {limits.steps} are allowed"
+        walk.add(IssueCode.TOO_MANY_STEPS, None, "", text)
     return Validation(
         None if fixed is None else ExecutionPlan(fixed, reading.version),
         tuple(sorted(walk.issues, key=lambda issue: -1 if issue.step is None else issue.step)),
@@ -162,108 +119,90 @@ def validate(
 
 
 class _Walk:
-    """One pass over the steps of a plan."""
+    """One pass over the steps of a plan, for order, names and types."""
 
     def __init__(
-        self, registry: Registry, usable: Registry, context: dict[str, str | None]
+        self,
+        registry: Registry,
+        usable: Registry,
+        context: Mapping[str, str | None],
+        reading: Reading,
     ) -> None:
         self.registry = registry
         self.usable = usable
         self.known = dict(context)
         """The results available to the current step, key to type."""
-        self.issues: list[Issue] = []
-        self.fixes: list[Fix] = []
+        self.reading = reading
+        self.issues = list(reading.issues)
+        self.fixes = list(reading.fixes)
         self.outside: dict[str, None] = {}
         self.invented: dict[str, None] = {}
-        self.lossy = False
-        self.made: list[PlannedStep] = []
-        self._seen: set[tuple[int | None, str]] = set()
+        self._made: list[PlannedStep] = []
+        self._seen = {(issue.step, issue.field) for issue in reading.issues}
         self._later: dict[str, int] = {}
         self._looked_for = 0
 
     def add(
         self,
         code: IssueCode,
-        message: str,
-        step: int | None = None,
-        field: str = "",
+        at: int | None,
+        place: str,
+        text: str,
         nearest: str | None = None,
         severity: Severity = Severity.REPLANNING,
     ) -> None:
-        """Add an issue."""
-        self.issues.append(Issue(code, severity, message, step, field, nearest))
+        """Add an issue. at: index of the step, None for the plan. place: its field, or a part of that."""
+        where = "plan" if at is None else f"steps[{at}].{place}"
+        field = place.partition("[")[0]
+        self.issues.append(Issue(code, severity, f"{where}: {text}", at, field, nearest))
 
-    def take(self, faults: tuple[Fault, ...]) -> None:
-        """Turn faults of the form into issues, and harmless ones into fixes."""
-        for fault in faults:
-            if fault.harmless:
-                self.fixes.append(
-                    Fix("ignored_field", f"{fault.message}; it is ignored", fault.step)
-                )
-                continue
-            self.lossy = True
-            self._seen.add((fault.step, fault.field))
-            code = IssueCode(fault.code)
-            self.add(code, fault.message, fault.step, fault.field, fault.nearest)
-
-    def check(self, steps: tuple[PlannedStep | None, ...], most: int) -> None:
+    def check(self, most: int) -> None:
         """Check the steps in order, at most `most` of them."""
-        if not steps and (None, "steps") not in self._seen and not self.lossy:
-            self.add(IssueCode.EMPTY_PLAN, "plan: has no steps", field="steps")
+        steps = self.reading.steps
+        if not steps and not self.reading.issues:
+            self.issues.append(
+                Issue(
+                    IssueCode.EMPTY_PLAN, Severity.REPLANNING, "plan: has no steps", field="steps"
+                )
+            )
         for at, step in enumerate(steps):
             if step is not None and step.context_key.strip():
                 self._later.setdefault(step.context_key, at)
         for at, step in enumerate(steps):
-            if step is None:
+            if step is None or at >= most:
+                self._made += [] if step is None else [step]
                 continue
-            if at >= most:
-                self.made.append(step)
-                continue
-            found, written = self._capability(at, step)
-            if found is not None and found.responds and at < len(steps) - 1:
-                message = (
-                    f"steps[{at}].capability: {quoted(found.name)} ends a plan, and "
-                    f"{len(steps) - 1 - at} more follow"
-                )
-                self.add(IssueCode.EARLY_RESPONSE, message, at, "capability")
+            found = self._capability(at, step)
+            self._made.append(step if found is None else replace(step, capability=found.name))
             self._inputs(at, step)
             if found is not None:
+                self._order(at, found)
                 self._requirements(at, step, found)
                 self._parameters(at, step, found)
             self._result(at, step, found)
-            self.made.append(written)
 
-    def _capability(self, at: int, step: PlannedStep) -> tuple[Capability | None, PlannedStep]:
+    def _capability(self, at: int, step: PlannedStep) -> Capability | None:
         name = step.capability
-        place = f"steps[{at}].capability"
         if not name.strip():
             if (at, "capability") not in self._seen:
-                self.add(IssueCode.BLANK_CAPABILITY, f"{place}: is blank", at, "capability")
-            return None, step
+                self.add(IssueCode.BLANK_CAPABILITY, at, "capability", "is blank")
+            return None
         found = self.registry.get(name)
         if found is None:
             self.invented[name] = None
             near = self._near(name, self.usable.names, self.registry.names)
-            message = f"{place}: there is no capability {quoted(name)}{suggested(near)}"
-            self.add(IssueCode.UNKNOWN_CAPABILITY, message, at, "capability", near)
-            return None, step
+            text = f"there is no capability {quoted(name)}{suggested(near)}"
+            self.add(IssueCode.UNKNOWN_CAPABILITY, at, "capability", text, near)
+            return None
         if found.name not in self.usable:
             self.outside[found.name] = None
-            message = (
-                f"{place}: {quoted(found.name)} exists and is not among the active capabilities"
-            )
-            self.add(
-                IssueCode.INACTIVE_CAPABILITY,
-                message,
-                at,
-                "capability",
-                severity=Severity.RECLASSIFICATION,
-            )
+            text = f"{quoted(found.name)} exists and is not among the active capabilities"
+            severity = Severity.RECLASSIFICATION
+            self.add(IssueCode.INACTIVE_CAPABILITY, at, "capability", text, severity=severity)
         if found.name != name:
-            message = f"{place}: {quoted(name)} is written {quoted(found.name)}"
+            message = f"steps[{at}].capability: {quoted(name)} is written {quoted(found.name)}"
             self.fixes.append(Fix("spelling", message, at))
-            step = replace(step, capability=found.name)
-        return found, step
+        return found
 
     def _near(self, name: str, *among: Iterable[str]) -> str | None:
         """The most similar name, from the first group that has one; None after many searches."""
@@ -273,91 +212,83 @@ class _Walk:
         found = (closest(name, names) for names in among)
         return next((near for near in found if near is not None), None)
 
+    def _order(self, at: int, found: Capability) -> None:
+        left = len(self.reading.steps) - 1 - at
+        if found.responds and left:
+            text = f"{quoted(found.name)} ends a plan, and {left} more follow"
+            self.add(IssueCode.EARLY_RESPONSE, at, "capability", text)
+
     def _inputs(self, at: int, step: PlannedStep) -> None:
         for number, (kind, key) in enumerate(step.inputs):
-            place = f"steps[{at}].inputs[{number}]"
+            near: str | None = None
             if key in self.known:
-                there = self.known[key]
-                if there is not None and there != kind:
-                    message = (
-                        f"{place}: {quoted(key)} is of type {quoted(there)}, not {quoted(kind)}"
-                    )
-                    self.add(IssueCode.INPUT_TYPE, message, at, "inputs", there)
+                near = self.known[key]
+                if near is None or near == kind:
+                    continue
+                code, text = IssueCode.INPUT_TYPE, f"is of type {quoted(near)}, not {quoted(kind)}"
             elif key == step.context_key:
-                message = f"{place}: {quoted(key)} is the result of this very step"
-                self.add(IssueCode.SELF_REFERENCE, message, at, "inputs")
+                code, text = IssueCode.SELF_REFERENCE, "is the result of this very step"
             elif self._later.get(key, -1) > at:
-                message = f"{place}: {quoted(key)} is there only after steps[{self._later[key]}]"
-                self.add(IssueCode.FORWARD_REFERENCE, message, at, "inputs")
+                code = IssueCode.FORWARD_REFERENCE
+                text = f"is there only after steps[{self._later[key]}]"
             else:
-                near = self._near(key, self.known)
-                message = f"{place}: nothing is kept under {quoted(key)}{suggested(near)}"
-                self.add(IssueCode.UNKNOWN_REFERENCE, message, at, "inputs", near)
+                code, near = IssueCode.UNKNOWN_REFERENCE, self._near(key, self.known)
+                text = f"nothing is kept under {quoted(key)}{suggested(near)}"
+            whole = text if code is IssueCode.UNKNOWN_REFERENCE else f"{quoted(key)} {text}"
+            self.add(code, at, f"inputs[{number}]", whole, near)
 
     def _requirements(self, at: int, step: PlannedStep, found: Capability) -> None:
         given = {kind for kind, _ in step.inputs}
-        for kind in found.requires:
-            if kind in given:
-                continue
-            name, severity = quoted(found.name), Severity.REPLANNING
-            message = f"steps[{at}].inputs: {name} needs an input of type {quoted(kind)}"
+        for kind in (kind for kind in found.requires if kind not in given):
+            severity = Severity.REPLANNING
+            text = f"{quoted(found.name)} needs an input of type {quoted(kind)}"
             key = next((key for key, there in self.known.items() if there == kind), None)
-            outside = [known.name for known in self._outsiders(kind)]
+            providers = [known.name for known in self.usable.providers(kind)]
+            outside = [known.name for known in self.registry.providers(kind)]
             if key is not None:
-                message += f"; {quoted(key)} is one"
-            elif self.usable.providers(kind):
-                names = ", ".join(quoted(known.name) for known in self.usable.providers(kind)[:3])
-                message += f"; a step before it can provide one with {names}"
+                text += f"; {quoted(key)} is one"
+            elif providers:
+                text += f"; a step before it can provide one with {_listed(providers)}"
             elif outside:
-                names = ", ".join(map(quoted, outside[:3]))
-                message += f", which only {names} provides, and that is not active"
+                text += f", which only {_listed(outside)} provides, and that is not active"
                 self.outside |= dict.fromkeys(outside)
                 severity = Severity.RECLASSIFICATION
-            self.add(IssueCode.MISSING_REQUIREMENT, message, at, "inputs", key, severity)
+            self.add(IssueCode.MISSING_REQUIREMENT, at, "inputs", text, key, severity)
 
     def _parameters(self, at: int, step: PlannedStep, found: Capability) -> None:
         known = takes(found.function)
         unknown, missing = misfits(step, known)
         for name in unknown:
             near = self._near(name, known.told)
-            message = f"steps[{at}].parameters: {quoted(found.name)} takes no {quoted(name)}"
-            code = IssueCode.UNKNOWN_PARAMETER
-            self.add(code, message + suggested(near), at, "parameters", near)
+            text = f"{quoted(found.name)} takes no {quoted(name)}{suggested(near)}"
+            self.add(IssueCode.UNKNOWN_PARAMETER, at, "parameters", text, near)
         wired = {kind.lower() for kind in found.requires}
         for name in missing:
             if name not in wired:  # else a missing requirement reports it
-                message = f"steps[{at}].parameters: {quoted(found.name)} needs {quoted(name)}"
-                self.add(IssueCode.MISSING_PARAMETER, message, at, "parameters", name)
-
-    def _outsiders(self, kind: str) -> Iterator[Capability]:
-        return (known for known in self.registry.providers(kind) if known.name not in self.usable)
+                text = f"{quoted(found.name)} needs {quoted(name)}"
+                self.add(IssueCode.MISSING_PARAMETER, at, "parameters", text, name)
 
     def _result(self, at: int, step: PlannedStep, found: Capability | None) -> None:
         key = step.context_key
         kind = output_of(step, found)
         if not key.strip():
             if (at, "context_key") not in self._seen:
-                self.add(
-                    IssueCode.BLANK_KEY, f"steps[{at}].context_key: is blank", at, "context_key"
-                )
+                self.add(IssueCode.BLANK_KEY, at, "context_key", "is blank")
             return
         if key in self.known:
-            message = f"steps[{at}].context_key: a result is kept under {quoted(key)} already"
-            self.add(IssueCode.DUPLICATE_KEY, message, at, "context_key")
+            text = f"a result is kept under {quoted(key)} already"
+            self.add(IssueCode.DUPLICATE_KEY, at, "context_key", text)
         provided = () if found is None else found.provides
         if found is not None and provided and kind is not None and kind not in provided:
             near = self._near(kind, provided)
             names = ", ".join(map(quoted, provided))
-            message = (
-                f"steps[{at}].expected_output: {quoted(found.name)} provides {names}, not "
-                f"{quoted(kind)}"
-            )
-            self.add(IssueCode.OUTPUT_TYPE, message, at, "expected_output", near)
+            text = f"{quoted(found.name)} provides {names}, not {quoted(kind)}"
+            self.add(IssueCode.OUTPUT_TYPE, at, "expected_output", text, near)
         self.known[key] = kind
 
     def finished(self, task: str) -> tuple[PlannedStep, ...]:
         """The steps, with a response appended if there is none."""
-        steps = tuple(self.made)
+        steps = tuple(self._made)
         responder = self.registry.responder
         last = self.registry.get(steps[-1].capability) if steps else None
         if not steps or responder is None or (last is not None and last.responds):
@@ -365,21 +296,23 @@ class _Walk:
         key = "user_response"
         while key in self.known:
             key += "_"
-        read = {item.key for step in steps for item in step.inputs}
-        unread = dict.fromkeys(step.context_key for step in steps)
-        inputs = tuple(
-            Input(self.known.get(name) or _UNTYPED, name) for name in unread if name not in read
-        )
-        asked = f"Respond to the user's request: {quoted(task, 500)}" if task else "Respond"
+        used = {item.key for step in steps for item in step.inputs}
+        unused = dict.fromkeys(step.context_key for step in steps if step.context_key not in used)
         added = PlannedStep(
-            key, responder.name, asked, expected_output=output_of(None, responder), inputs=inputs
+            key,
+            responder.name,
+            f"Respond to the user's request: {quoted(task, 500)}" if task else "Respond",
+            expected_output=output_of(None, responder),
+            inputs=tuple(Input(self.known.get(name) or _UNTYPED, name) for name in unused),
         )
-        message = (
-            f"plan: does not end in a response; a step of {quoted(responder.name)} is appended"
-        )
-        self.fixes.append(Fix("appended_response", message, len(steps)))
+        text = f"does not end in a response; a step of {quoted(responder.name)} is appended"
+        self.fixes.append(Fix("appended_response", f"plan: {text}", len(steps)))
         self._requirements(len(steps), added, responder)
         return (*steps, added)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(quoted, names[:3]))
 
 
 _UNTYPED = "RESULT"

@@ -31,9 +31,8 @@ from triage.engine.agents import Agent, underlying_agent
 from triage.engine.answering import waits_for
 from triage.engine.forking import fork
 from triage.engine.questions import Question, question_at
-from triage.plan.answers import asked_in, request_in
-from triage.plan.approval import ApprovalRequest
-from triage.plan.replies import WITHOUT_REASON, answer_question, reply_of
+from triage.plan.answers import answer_in, asked_in
+from triage.plan.replies import WITHOUT_REASON, reply_of
 from triage.stores.base import RunInfo, Store
 
 from .pages import Pages, run_and_events, slug, unslug
@@ -78,8 +77,8 @@ class Offer(NamedTuple):
     """What a person can do with a run.
 
     question: identifies the open question; empty if the run is not waiting. names: the answers it accepts.
-    about: the question about a call; None if it is not about one. fields: the form fields for changing the
-    call's arguments. request: the plan or step to approve; None without one. retries_at: position of the
+    about: the question about a call, plan or step; None if it is not about one. fields: the form fields for
+    changing the call's arguments or the plan. retries_at: position of the
     failure from which a new run can try again; None if there is none. command: the shell command that
     recovers the run; empty if nobody needs to run it.
     """
@@ -88,7 +87,6 @@ class Offer(NamedTuple):
     names: tuple[str, ...] = ()
     about: Question | None = None
     fields: tuple[Field, ...] = ()
-    request: ApprovalRequest | None = None
     retries_at: int | None = None
     command: str = ""
 
@@ -99,13 +97,8 @@ class Offer(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """The arguments of the call in question as JSON."""
+        """The arguments of the call in question, or the plan or step, as JSON."""
         return "" if self.about is None else _indented(self.about.arguments)
-
-    @property
-    def plan(self) -> str:
-        """The plan or step to approve as JSON; empty without one."""
-        return "" if self.request is None else _indented(self.request.payload)
 
     @property
     def takes_reason(self) -> bool:
@@ -119,12 +112,12 @@ def offer_of(
     schemas: Schemas,
     *,
     runs_here: bool,
-    request: ApprovalRequest | None = None,
+    question: Question | None = None,
 ) -> Offer:
     """Return what can be done with a run.
 
-    runs_here: whether this process continues it by itself. request: the approval of a plan or step that
-    it waits for.
+    runs_here: whether this process continues it by itself. question: of a run inside it that asks; None for
+    its own.
     """
     force = " --force" if info.status == "dead_letter" else ""
     recover = f"triage runs recover {shlex.quote(info.run_id)} module:agent{force}"
@@ -137,10 +130,7 @@ def offer_of(
     if asked is None:
         return offer
     offer = offer._replace(question=asked.token_digest)
-    if request is not None:
-        names = ("approve", "reject", *(("edit",) if request.kind == "plan" else ()))
-        return offer._replace(names=names, request=request)
-    question = question_at(events)
+    question = question or question_at(events)
     fields = tuple(_fields(question, schemas))
     # Without fields there is nothing to edit.
     names = tuple(name for name in outside.answers_to(events) if name != "edit" or fields)
@@ -238,9 +228,7 @@ def reply_in(offer: Offer, form: Mapping[str, str], schemas: Schemas, by: str) -
     if name == "abort" and reason is None:
         reason = f"{by} ended it"
     payload: Any = None
-    if name == "edit" and offer.request is not None:
-        payload = _json("plan", form.get("plan", ""))
-    elif name == "edit":
+    if name == "edit":
         payload = _changed(offer, form, schemas)
     elif name == "happened" and form.get("result", "").strip():
         payload = _json("result", form["result"])
@@ -317,11 +305,9 @@ class Answers:
 
     async def offer(self, info: RunInfo, events: Sequence[Event]) -> Offer:
         """Return what can be done with a run."""
-        request = request_in(events)
-        if outside.asked_inside_by(events) is not None:
-            request = await asked_in(self._store, info.run_id)
+        question = await asked_in(self._store, info.run_id, events)
         schemas: Schemas = self._schemas
-        made = partial(offer_of, runs_here=self.runs(info.agent), request=request)
+        made = partial(offer_of, runs_here=self.runs(info.agent), question=question)
         return await to_thread.run_sync(made, info, events, schemas)
 
     def runs(self, agent: str) -> bool:
@@ -363,8 +349,8 @@ class Answers:
         self, info: RunInfo, offer: Offer, form: Mapping[str, str], person: Person
     ) -> None:
         reply = reply_in(offer, form, self._schemas, person.name)
-        given: dict[str, Any] = {"now": time.time(), "by": person.name, "question": offer.question}
-        await answer_question(self._store, info.run_id, reply, **given)
+        question = offer.question
+        await answer_in(self._store, info.run_id, reply, by=person.name, question=question)
 
     def _form(
         self,

@@ -1,6 +1,6 @@
 """Kills plan-first runs at every point, has a fresh process go on, and checks what is left.
 
-    python tests/plan_crash.py FOLDER [--store sqlite] [--every 1] [--whole]
+    PYTHONPATH=tests python -m plan.crash FOLDER [--store sqlite] [--every 1] [--whole]
 
 A point is before and after every write of the store, every effect, and every answer of the planner. One
 process is killed at the point, one after it at another, and more bring the run to its end. In every other
@@ -25,14 +25,15 @@ import psycopg  # noqa: F401 - so that no child has to import it
 import trio  # noqa: F401 - as above
 from engine.crash_child import Deadly, Fuse, Outside, Place
 from engine.durable_runs import check_journal, in_doubt
-from plan_runs import ANSWER, BAD, FIND, READ, Approval, capabilities, plan, state_of, step
 from store_kinds import Opened
 
 import triage
 from triage import Durability
 from triage.core import AlreadyResumed, RunBusy, TriageSuspendedError
-from triage.plan import Orchestrator, Target, feedback  # noqa: F401 - imported before the fork
+from triage.plan import Orchestrator, Target, answer_in, feedback  # noqa: F401 - imported before the fork
 from triage.stores import Store
+
+from .runs import ANSWER, BAD, FIND, READ, Approval, capabilities, plan, state_of, step
 
 PLAN = plan(step("bill", "pay", cents=5), FIND, READ, step("bill2", "pay", cents=7), ANSWER)
 EFFECTS = {"pay 5": 1, "pay 7": 1}
@@ -84,9 +85,10 @@ async def drive(orchestrator: Orchestrator, run_id: str, world: Outside, *, leav
                 return await orchestrator.run("task", run_id=run_id)
             if info.status != "suspended":
                 return await orchestrator.recover(run_id)
-            request = await orchestrator.asked(run_id)
-            if leaves and request is not None and run_id.endswith("t") and not busy:
-                await orchestrator.answer(request.answer("approved", by="ann"))
+            asking = await orchestrator.asked(run_id)
+            approval = asking is not None and asking.not_begun
+            if leaves and approval and run_id.endswith("t") and not busy:
+                await answer_in(store, run_id, triage.approve(), by="ann")
                 return await orchestrator.recover(run_id)
             if not token:
                 return await orchestrator.recover(run_id, force=True)

@@ -17,8 +17,9 @@ from triage.core import (
     PlanStepMoved,
     RunStarted,
 )
+from triage.engine import Question
 from triage.plan import (
-    ApprovalRequest,
+    Approval,
     Capability,
     Decision,
     ExecutionPlan,
@@ -67,6 +68,15 @@ GOOD = plan(
 )
 
 
+def asked(content: ExecutionPlan | PlannedStep = GOOD, run_id: str = RUN) -> Question:
+    """The question about a plan or a step of a run."""
+    found = Approval(of="plan" if isinstance(content, ExecutionPlan) else "step").question(
+        run_id, content
+    )
+    assert found is not None
+    return found
+
+
 # Journals -----------------------------------------------------------------------------------------
 
 
@@ -97,18 +107,10 @@ class Journal:
     def finish(self, key: str, status: str = "done") -> PlanState:
         return self.add(PlanStepMoved, key, status)
 
-    def approve(self, request: ApprovalRequest) -> PlanState:
-        return self._answer(request, "approved")
-
-    def reject(self, request: ApprovalRequest, reason: str = "") -> PlanState:
-        return self._answer(request, "rejected", reason=reason)
-
-    def edit(self, request: ApprovalRequest, payload: Any) -> PlanState:
-        return self._answer(request, "edited", payload=payload)
-
-    def _answer(self, request: ApprovalRequest, decision: str, **more: Any) -> PlanState:
-        self.add(ApprovalAsked, request.kind, request.subject)
-        return self.add(ApprovalGiven, request.kind, request.subject, decision, **more)
+    def answer(self, question: Question, decision: str, **more: Any) -> PlanState:
+        """Ask, and have a person answer."""
+        self.add(ApprovalAsked, question.of, question.key)
+        return self.add(ApprovalGiven, question.of, question.key, decision, **more)
 
     def fail(self, target: str, severity: Severity, key: str = "", **more: Any) -> PlanState:
         return self.add(PlanFailed, target, failed(severity), key, **more)

@@ -1,4 +1,4 @@
-"""Who acts in the worlds of `plan_worlds`, and remembers what really happened."""
+"""Who acts in the worlds of `worlds`, and remembers what really happened."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from plan_worlds import INVENTED, NOWHERE, Ability, Move, Raises, World
-
 import triage
 from triage import Severity
 from triage.plan import Capability, Input, PlannedStep, PlanRequest, Registry, SelectionRequest
+
+from .worlds import INVENTED, NOWHERE, Ability, Move, Raises, World
 
 
 class Deeds:

@@ -1,6 +1,6 @@
 """Random capabilities, planners, selectors and people for the laws of plan-first runs.
 
-What is drawn is plain data; `plan_actors` has who acts by it.
+What is drawn is plain data; `actors` has who acts by it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from plan_actors import Deeds, Planner, Selector, registry
-from plan_worlds import World
 from support import FakeEnvironment
 
 import triage
@@ -24,6 +22,9 @@ from triage.core import (
     PlanStepMoved,
 )
 from triage.plan import ExecutionPlan, Orchestrator, PlannedStep, PlanRequest, SelectionRequest
+
+from .actors import Deeds, Planner, Selector, registry
+from .worlds import World
 
 RUN = "run-1"
 TASK = {"what": "the beam"}
@@ -95,10 +96,10 @@ class Trial:
                 return triage.reject("not again")
             self.allowed[again[1], int(again[2])] += 1
             return triage.approve()
-        request = await self.made.asked(RUN)
-        assert request is not None, asked.question
-        if said == "edit" and request.kind == "plan":
-            return triage.edit(self._edited(request.payload))
+        question = await self.made.asked(RUN)
+        assert question is not None, asked.question
+        if said == "edit" and question.of == "plan":
+            return triage.edit(self._edited(question.arguments))
         return triage.approve() if said == "approve" else triage.reject(f"reason {self.answered}")
 
     def _edited(self, payload: Any) -> Any:
