@@ -96,10 +96,10 @@ async def _resolve(
         raise not_asked(run_id, events, question)
     state = fold(events)
     asks = question_at(events) or question_of(state, asked)
-    if asks is not None and asks.of != CALL and asked.expires is not None:
-        # Even without the token, an approval counts in time only.
-        if await store.now() >= asked.expires:
-            raise late(run_id)
+    # Even without the token, the approval of a plan counts in time only.
+    expires = asked.expires if asks is not None and asks.of != CALL else None
+    if expires is not None and await store.now() >= expires:
+        raise late(run_id)
     action = check(asks, answer)
     if refuses is not None:
         refused = None if action is None else refuses(events, action)
