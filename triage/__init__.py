@@ -141,7 +141,7 @@ _MOVED = {
     "adapters.recordings": ("traces",),
     "classifiers": (
         "ChainClassifier", "Classifier", "Grounds", "HybridClassifier", "LLMClassifier",
-        "corrections", "grounds", "report_misclassification",
+        "grounds",
     ),
     "core": (
         "Action", "AlreadyResumed", "Attempt", "AttemptInterrupted", "AttemptOver", "Category",

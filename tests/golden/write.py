@@ -271,25 +271,8 @@ async def write(folder: Path) -> None:
     journals = "".join(f"{line}\n" for line in lines)
     (TARGET / "journals.jsonl").write_text(journals, encoding="ascii")
     shutil.copy(folder / "messages.jsonl", TARGET)
-    await write_corrections(began)
     said = json.dumps(expected, indent=1, sort_keys=True)
     (TARGET / "expected.json").write_text(said + "\n", encoding="ascii")
-
-
-async def write_corrections(began: float) -> None:
-    """A diagnosis that somebody corrected."""
-    file = TARGET / "corrections.jsonl"
-    store = triage.stores.MemoryStore()
-    with pytest.raises(TriageError) as raised:
-        await World(store).agents["faller"].run("x")
-    context = raised.value.context
-    assert context is not None
-    note = "it went round"
-    triage.classifiers.report_misclassification(
-        context, correct="loop_detected", note=note, path=file
-    )
-    file.write_text(settled(file.read_text(), began))
-    file.chmod(0o644)
 
 
 TARGET = Path(__file__).parent / f"v{triage.__version__}"

@@ -15,7 +15,6 @@ from .base import (
     consult,
 )
 from .chain import ChainClassifier, HybridClassifier
-from .corrections import Correction, read_corrections, report_misclassification
 from .detectors.answers import last_answer
 from .detectors.arguments import arguments_of, check, load_schemas
 from .detectors.finding import LOOP, Finding
@@ -48,7 +47,6 @@ __all__ = [
     "Calls",
     "ChainClassifier",
     "Classifier",
-    "Correction",
     "Fact",
     "Finding",
     "Grounding",
@@ -79,8 +77,6 @@ __all__ = [
     "omitted",
     "provider_of",
     "read",
-    "read_corrections",
-    "report_misclassification",
 ]
 
 
