@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 from store_kinds import POSTGRES
 
 import triage

@@ -383,7 +383,9 @@ _NOT_OF_OWN = frozenset(
 _UNAUTHORIZED = 401
 _TOO_LARGE = 413
 _STATES = ("Error", "Exception")
-_NOTHING_MORE = frozenset({"failed", "failure", "problem", "issue", "response", "result", "ai"})
+_NOTHING_MORE = frozenset(
+    "failed failure problem issue response result ai exceeded reached exhausted triggered detected".split()
+)
 """Last words of a name that say only that something went wrong."""
 _ABOUT_SETTINGS = frozenset({"config", "configuration", "settings", "option", "options"})
 """Last words of names about a setting: `InvalidTimeoutConfig` does not mean invalid data."""
@@ -570,20 +572,17 @@ def _cut(text: str) -> str:
 # --- the answer in an error ------------------------------------------------------------------
 
 _CODES = (
-    "code", "error_code", "type", "error_type", "status", "codeName", "errorCode", "error",
+    "code", "error_code", "type", "error_type", "status", "codeName", "errorCode", "error", "reason",
 )  # fmt: skip
 _SAYING = ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg")
-_HOLDING = ("error", "status", "detail", "details")
+_HOLDING = ("error", "errors", "status", "detail", "details", "extensions")
 
 
 def _codes_of(info: ErrorInfo) -> tuple[str, ...]:
     """Return the codes of an error, of its answer's body and of its message, most exact first."""
     found = [_closing(info)] if _WEBSOCKET.search(info.type_name) else []
     found += [info.code] if info.code else []
-    body = _answer(info.body)
-    if body is not None:
-        said = _texts_in(body, _CODES, 2) + _reasons(body)
-        found += [code for code in said if " " not in code]
+    found += [code for code in _texts_in(info.body, _CODES, 2) if " " not in code]
     if not info.is_a(*OWN):
         message = info.message[:_MAX_TEXT]
         found += [hit["code"] for written in _WRITTEN if (hit := written.search(message))]
@@ -685,6 +684,8 @@ def _object(text: str, start: int) -> dict[str, Any] | None:
 def _is_error_body(body: dict[str, Any]) -> bool:
     if body.get("error"):
         return True
+    if any(_status_of(body.get(key)) for key in _STATUS_KEYS[:-1]):
+        return True
     said = any(isinstance(body.get(key), str) for key in ("message", "detail", "msg"))
     return said and any(body.get(key) for key in (*_STATUS_KEYS, "type"))
 
@@ -715,36 +716,24 @@ def _answer_text(info: ErrorInfo) -> str:
     message = info.message[:_MAX_TEXT]
     if isinstance(info.body, str):
         return f"{message}\n{info.body}"
-    body = _answer(info.body)
-    said = [] if body is None else _texts_in(body, _SAYING, 3)
-    return "\n".join([message, *dict.fromkeys(said)])
+    return "\n".join([message, *dict.fromkeys(_texts_in(info.body, _SAYING, 3))])
 
 
-def _answer(body: Any) -> dict[str, Any] | None:
-    """Return the answer as an object, since some services wrap it in a list; None for no object."""
-    if isinstance(body, list | tuple) and body:
-        body = body[0]
-    return body if isinstance(body, dict) else None
-
-
-def _reasons(body: dict[str, Any]) -> list[str]:
-    """Return the reasons in an answer's details, as Google's services list them."""
-    error = body.get("error")
-    within = error if isinstance(error, dict) else body
-    lists = [value for name in ("details", "errors") if isinstance(value := within.get(name), list)]
-    items = [item for value in lists for item in value[:_MAX_DETAILS]]
-    reasons = [item.get("reason") for item in items if isinstance(item, dict)]
-    return [text[:_MAX_TEXT] for text in reasons if isinstance(text, str) and text]
-
-
-def _texts_in(body: dict[str, Any], names: tuple[str, ...], depth: int) -> list[str]:
-    """Return the texts under these names in the body and, down to `depth`, in its objects."""
+def _texts_in(body: Any, names: tuple[str, ...], depth: int) -> list[str]:
+    """Return the texts under these names in an answer and, down to `depth`, in what it holds."""
+    if isinstance(body, list | tuple):
+        # A field that failed validation has a type of its own: `missing` is no code of the answer.
+        items = [
+            item for item in body[:_MAX_DETAILS] if isinstance(item, dict) and "loc" not in item
+        ]
+        return [text for item in items for text in _texts_in(item, names, depth)]
+    if not isinstance(body, dict):
+        return []
     values = [body.get(each) for name in names for each in (name, name[:1].upper() + name[1:])]
     found = [value[:_MAX_TEXT] for value in values if isinstance(value, str) and value]
     envelope = len(body) == 1  # {"forbidden": {"message": …}}
     for inner in [*(body.values() if envelope else map(body.get, _HOLDING))] if depth else ():
-        if isinstance(inner, dict):
-            found += _texts_in(inner, names, depth - 1)
+        found += _texts_in(inner, names, depth - 1)
     return found
 
 

@@ -19,177 +19,133 @@ _INCOMPLETE = FailureType.PLAN_INCOMPLETE
 # fmt: off
 FAULT_NAMES: tuple[Rule, ...] = (
     _name("rate_limited", _EXTERNAL, Cause.RATE_LIMITED, """
-        rate limit, rate limited, ratelimited, ratelimit, rate limit exceeded, rate limit reached,
-        rate exceeded, too many requests, throttling, throttled, throttle, throughput exceeded,
-        request limit exceeded, slow down, resource exhausted, request rate too large,
-        requests limit exceeded, rejected execution, flood wait, flood control, retry after,
-        request quota exceeded, tokens per minute exceeded, limit burst exceeded,
-        concurrency limit exceeded, too many simultaneous queries
+        rate limit, rate limited, ratelimited, too many requests, throttling, throttled,
+        throughput exceeded, request limit, slow down, resource exhausted, request rate too large,
+        rejected execution, retry after, request quota exceeded, concurrency limit,
+        too many simultaneous queries
         + RateLimitError TooManyRequests rate_limit_exceeded ThrottlingException
         - RateLimitConfigError RateLimitSettings
         """, weak=True),
     _name("quota", _EXTERNAL, Cause.QUOTA_EXHAUSTED, """
-        insufficient quota, quota exhausted, quota exceeded, billing, billing hard limit reached, =quota,
-        insufficient balance, insufficient credits, insufficient funds, payment required,
-        credit limit, credits exhausted, billing not active, service quota exceeded,
-        account balance too low, spend limit exceeded, out of credits, usage limit exceeded,
-        usage limit reached, credits exceeded, insufficient credit, billing disabled,
-        spend limit reached, spending limit reached, spending limit exceeded,
-        daily limit exceeded, daily limit, resource limit exceeded
+        insufficient quota, quota exhausted, quota exceeded, billing, billing hard limit, =quota,
+        insufficient balance, insufficient credits, insufficient funds, payment required, credit limit,
+        credits exhausted, billing not active, spend limit, out of credits, usage limit,
+        billing disabled, daily limit, resource limit
         + insufficient_quota QuotaError LMBillingError billing_hard_limit_reached
         - QuotaReport BillingAddress
         """),
     _name("overloaded", _EXTERNAL, Cause.OVERLOADED, """
-        overloaded, queue exceeded, queue full, server busy, too busy, over capacity, capacity exceeded,
-        insufficient capacity, insufficient instance capacity, insufficient host capacity,
-        resource insufficient
+        overloaded, queue exceeded, queue full, server busy, over capacity, capacity exceeded,
+        insufficient instance capacity, resource insufficient
         + OverloadedError InsufficientInstanceCapacity overloaded_error queue_exceeded
         - OverloadedMethodResolver
         """),
     _name("unavailable", _EXTERNAL, Cause.UNAVAILABLE, """
-        service unavailable, unavailable, unavailable for now, not primary, not writable primary,
-        shutdown in progress, bad gateway, too many connections, cannot connect now, busy loading,
-        cluster down, model not ready, admin shutdown, no brokers available, ftplib.error_temp,
-        master down, try again, tab crashed, selenium.common.exceptions.InvalidSessionIdException,
-        primary stepped down, interrupted at shutdown, no master, not discovered, target closed,
-        not available, no responders, busy, down, worker busy, not ready, transient, on maintenance,
-        slot not covered, empty pool, full pool, pool exhausted, =again, not leader for partition,
-        not leader or follower, not coordinator, not controller, not enough replicas
+        unavailable, not primary, not writable primary, shutdown in progress, bad gateway,
+        too many connections, cannot connect now, busy loading, model not ready, admin shutdown,
+        selenium.common.exceptions.InvalidSessionIdException, not discovered, not available,
+        no responders, busy, down, =again, not leader for partition, not enough replicas
         + ServiceUnavailable NotPrimaryError cluster_manager_not_discovered_exception
         - UnavailableItemReport
         """),
     _name("server_error", _EXTERNAL, Cause.SERVER_ERROR, """
-        internal server, server, =internal, internal failure, internal service, =backend, =fatal,
-        =model error, phase execution, =service, =gateway, external
+        server, =internal, =backend, phase execution, =service, =gateway, external
         + InternalServerError server_error internal_error
         - ServerSettings
         """, weak=True),
     _name("timeout", _EXTERNAL, Cause.TIMEOUT, """
-        timeout, timed out, time out, timeout expired, deadline exceeded, time limit exceeded,
-        too slow, gateway timeout, max time ms expired, query canceled, request timeout,
-        lifetime timeout, exceeded time limit
+        timeout, timed out, timeout expired, deadline exceeded, time limit, max time ms expired
         + ReadTimeout APITimeoutError TimeoutException DeadlineExceeded MaxTimeMSExpired
         - TimeoutConfigError TimeoutSettings
         """),
     _name("redirects", _EXTERNAL, Cause.BAD_REQUEST, """
-        too many redirects, redirect loop, redirect limit
+        too many redirects, redirect limit
         + TooManyRedirects
         - RedirectSettings
         """, severity=Severity.CRITICAL),
     _name("dns", _EXTERNAL, Cause.DNS, """
-        gaierror, herror, name resolution, dns, nxdomain, no nameservers, host not found,
-        unknown host, no answer, server not found
+        gaierror, herror, name resolution, dns, nxdomain, no nameservers, no answer, server not found
         + gaierror NameResolutionError ClientConnectorDNSError NXDOMAIN
         - DNSRecordEditor
         """),
     _name("tls", _EXTERNAL, Cause.TLS, """
-        ssl, ssl cert verification, certificate, insecure certificate, tls, bad host key,
-        handshake failure, cert verification, host key not verifiable,
-        fingerprint mismatch, incompatible peer
+        ssl, ssl cert verification, certificate, host key not verifiable
         + SSLError SSLCertVerificationError InsecureCertificateException
         - CertificatePrinter
         """, weak=True),
     _name("connection", _EXTERNAL, Cause.CONNECTION, """
-        connect, connection, network, transport, remote protocol, protocol, chunked encoding,
-        client payload, new connection, incomplete read, bad status line, remote disconnected,
-        disconnected, max retry, connection refused, connection reset, broken pipe,
-        connection aborted, connection closed, connection loss, stream lost, connection lost,
-        client connector,
-        client os, api connection, proxy, connection failure, auto reconnect,
-        connection does not exist, end of stream, server disconnected, incompatible protocol,
-        connection closed by broker, unexpected close, server handshake, invalid handshake, invalid status,
-        broken resource, content length, no valid connections, service request, service response,
-        connection timeout wrapper, communication, connect call failed, peer gone, no servers,
-        no host available, ssleof, ssl zero return, ssl syscall, imaplib.IMAP4.abort, disconnection,
-        not connected, connector, response streaming, http client, proxy command failure, content too short,
-        unreachable, unreachable host
+        connect, connection, network, transport, protocol, chunked encoding, client payload,
+        incomplete read, bad status line, disconnected, max retry, connection refused, connection reset,
+        broken pipe, connection closed, connection loss, connection lost, proxy, auto reconnect,
+        connection does not exist, end of stream, unexpected close, server handshake, invalid handshake,
+        invalid status, broken resource, content length, no valid connections, service request,
+        service response, communication, no host available, ssleof, ssl zero return, ssl syscall,
+        http client, unreachable host
         + ConnectError APIConnectionError RemoteProtocolError ServerDisconnectedError
         - ConnectionSettings ProtocolVersionTable
         """, weak=True),
     _name("auth", _EXTERNAL, Cause.AUTH, """
         authentication, authentication failed, unauthorized, unauthenticated, bad credentials,
-        invalid api key, auth, invalid auth, not authed, token revoked, token expired,
-        expired token, invalid token, invalid password, login, unrecognized client,
-        invalid client token id, signature does not match, account inactive, wrong api key,
-        expired signature, invalid signature, ldap bind, =refresh, invalid credentials,
-        invalid grant, authentication required, client authentication, password required,
-        invalid authorization specification, no authentication, incomplete signature,
-        missing authentication token, missing token, unauthorized *, request time too skewed,
-        invalid access key id, signature expired, bad signature, =logon, no auth token, token load,
-        token retrieval, token renewal, token provider, token exchange, two factor,
-        signature verification, interaction required, consent required, login required,
-        invalid client, invalid client id, account suspended, account disabled, account deactivated,
-        api key invalid, api key expired, invalid session id, invalid api keys, session expired,
-        token refresh required
+        invalid api key, auth, token revoked, token expired, expired token, invalid token, login,
+        unrecognized client, invalid client token id, signature does not match, wrong api key,
+        expired signature, invalid signature, =refresh, invalid credentials, invalid grant,
+        authentication required, incomplete signature, missing authentication token, missing token,
+        unauthorized *, request time too skewed, invalid access key id, bad signature,
+        signature verification, login required, invalid client, account disabled, api key invalid,
+        invalid session id, invalid api keys, session expired, token refresh required
         + AuthenticationError invalid_api_key token_revoked BadCredentialsException
         - AuthorBiography LoginPage
         """, weak=True),
     _name("permission", _EXTERNAL, Cause.PERMISSION, """
-        permission denied, forbidden, permission, access denied, insufficient privilege, gated repo,
-        authorization, missing scope, not authorized, request forbidden, insufficient permissions,
-        insufficient access rights, forbidden *, restricted action, read only,
-        operation not permitted, unsupported country region territory, sender refused,
-        access refused, not allowed token type, read only sql transaction, readonly,
-        insufficient privileges, authorization failed, invalid scope, on hold, service disabled,
-        consumer suspended
+        permission denied, forbidden, permission, access denied, gated repo, authorization,
+        missing scope, insufficient permissions, forbidden *, read only,
+        unsupported country region territory, access refused, readonly, insufficient privileges,
+        authorization failed, invalid scope
         + PermissionDeniedError ForbiddenError missing_scope AuthorizationException
         - PermissionTable
         """, weak=True),
     _name("model_missing", _EXTERNAL, Cause.MODEL_MISSING, """
-        model not found, deployment not found, invalid model, unsupported model,
-        model not available, model decommissioned, model does not exist, unknown model,
-        model deprecated
+        model not found, deployment not found, invalid model, unsupported model, model not available,
+        model decommissioned, unknown model
         + model_not_found DeploymentNotFound LMUnsupportedModelError
         - ModelNotFittedError
         """),
     _name("missing_config", _EXTERNAL, Cause.MISSING_CONFIG, """
-        default credentials, no credentials, partial credentials, no region, profile not found,
-        credential unavailable, credentials unavailable, config not found, missing credentials,
-        credential retrieval, improperly configured, missing configuration, missing api key,
-        no api key, api key missing, api key not found, api key not set
+        default credentials, no credentials, partial credentials, no region, credential unavailable,
+        missing credentials, missing api key
         + DefaultCredentialsError NoCredentialsError NoRegionError
         - CredentialsPrinted
         """),
     _name("conflict", _EXTERNAL, Cause.CONFLICT, """
-        conflict, version conflict, version conflict engine, serialization failure, stale data,
-        optimistic lock, write conflict, precondition failed, aborted, concurrent modification,
-        resource modified, transaction rollback, conditional check failed, transaction canceled,
-        lock not available, locked, already locked, lock, resource in use, resource locked,
-        already enqueued, already started, already running, bad version, locked resource,
-        transaction conflict, =watch, concurrency, lock lost, in progress, unable to lock row
+        conflict, version conflict engine, serialization failure, stale data, precondition failed,
+        conditional check failed, lock not available, lock, resource locked, already started,
+        bad version, locked resource, in progress, unable to lock row
         + ConflictError version_conflict_engine_exception WriteConflict
         - ConflictReport
         """),
     _name("deadlock", _EXTERNAL, Cause.DEADLOCK, """
-        deadlock, deadlock detected, deadlock found
+        deadlock, deadlock detected
         + DeadlockDetected
         - DeadlockPrinter
         """),
     _name("circuit", _EXTERNAL, Cause.CIRCUIT_OPEN, """
-        circuit breaker, circuit open, breaker open, circuit breaker open, bucket full,
-        circuit breaking, bulkhead full
-        + CircuitBreakerError circuit_breaking_exception BucketFullException
+        circuit breaker, circuit open, breaker open, circuit breaking
+        + CircuitBreakerError circuit_breaking_exception
         - CircuitDiagram
         """),
     _name("exhausted", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, """
-        disk full, cluster block, no space, storage full, no space left, out of memory,
-        storage limit exceeded, memory limit exceeded, map full,
-        memory limit, not enough space, insufficient storage
+        disk full, cluster block, no space, storage full, no space left, out of memory, memory limit,
+        map full, not enough space
         + DiskFull cluster_block_exception
         - DiskFullnessReport
         """),
     _name("process_died", _EXTERNAL, Cause.PROCESS_DIED, """
-        broken process pool, broken thread pool, broken executor, broken interpreter pool,
-        worker lost, worker died, process died, terminated worker, process exited,
-        broken worker process, broken worker interpreter
+        broken process pool, broken thread pool, worker lost, worker died, broken worker process
         + BrokenProcessPool WorkerLostError
         - WorkerListing
         """),
     _name("deployment", _UNKNOWN, Cause.DEPLOYMENT, """
-        not installed, missing dependency, missing dependencies, missing package, missing extra,
-        missing module, missing optional dependency, dependency not found, no such module,
-        no such driver, unknown driver, optional dependency, optional dependency not available,
-        not installed *
+        not installed, missing dependency, missing package, no such module, optional dependency
         + DriverNotInstalledError MissingDependencyException NoSuchModuleError
         - DependencyGraph
         """, severity=Severity.CRITICAL),
@@ -202,96 +158,74 @@ FAULT_NAMES: tuple[Rule, ...] = (
 
 AGENT_NAMES: tuple[Rule, ...] = (
     _name("unknown_tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, """
-        unknown tool, tool not found, no such tool, invalid tool, tool not available,
-        unknown function, function not found, command not found, no such command,
-        unknown method, tool not registered, tool does not exist, invalid tool name,
-        method not found, method unavailable, unregistered tool, unknown action, no such action
+        unknown tool, tool not found, no such tool, invalid tool, unknown function, command not found,
+        unknown method, method not found, method unavailable
         + UnknownToolError ToolNotFoundError CommandNotFound unknown_method
         - ToolNotFoundSettings ToolBox
         """),
     _name("step_budget", _INCOMPLETE, Cause.STEP_BUDGET, """
-        graph recursion, max iterations, max turns exceeded, max iterations reached, max steps,
-        max steps reached, max turns, max steps exceeded, iteration limit,
-        pydantic_ai.exceptions.UsageLimitExceeded, max iterations exceeded, max component runs,
-        step limit, turn limit exceeded, step limit exceeded, step limit reached, agent max steps,
-        max rounds, rounds exceeded, call limit exceeded, call limits exceeded
+        graph recursion, max iterations, max turns, max steps,
+        pydantic_ai.exceptions.UsageLimitExceeded, step limit, call limit
         + GraphRecursionError MaxTurnsExceeded MaxIterationsReached AgentMaxStepsError
         - MaxStepsTable
         """),
     _name("spend_budget", _INCOMPLETE, Cause.STEP_BUDGET, """
-        budget exceeded, budget exhausted, cost limit exceeded, max budget exceeded
+        budget exceeded
         + BudgetExceededError budget_exceeded
         - BudgetTable
         """, severity=Severity.CRITICAL),
     _name("context", _OVERFLOW, Cause.CONTEXT_LENGTH, """
-        context window exceeded, context length exceeded, context overflow, context length,
-        prompt too long, context window, token limit exceeded, context size, input too long,
-        exceed context size, context window overflow, string above max length, tokens exceeded,
-        request too large, max context length exceeded, tokens limit reached, token limit reached
-        + context_length_exceeded ContextWindowExceededError exceed_context_size_error
-        + tokens_limit_reached
+        context length, context overflow, prompt too long, context window, input too long,
+        exceed context size, request too large, tokens limit
+        + context_length_exceeded ContextWindowExceededError exceed_context_size_error tokens_limit_reached
         - ContextWindowButton ContextManager
         """),
     _name("output_cut", _OVERFLOW, Cause.OUTPUT_CUT, """
-        length finish reason, incomplete output, max tokens reached, output truncated,
-        max output tokens, output token limit exceeded
+        length finish reason, incomplete output, max output tokens, output token limit
         + LengthFinishReasonError IncompleteOutputException
         - FinishReasonTable
         """),
     _name("content_filter", _CONSTRAINT, Cause.CONTENT_FILTER, """
-        content filter, content filter finish reason, content policy violation, refusal,
-        model refusal, safety, moderation, responsible ai policy violation, prohibited content,
-        invalid prompt, blocked prompt, stop candidate, content filtered, content policy,
-        prompt blocked, content blocked, data inspection failed, sensitive content
+        content filter, content filter finish reason, content policy violation, refusal, safety,
+        moderation, responsible ai policy violation, prohibited content, invalid prompt, content policy,
+        data inspection failed
         + content_filter ContentFilterFinishReasonError OpenAIRefusalError invalid_prompt
         - ContentFilterSettings SafetyStock
         """),
     _name("output_guardrail", _CONSTRAINT, Cause.FORBIDDEN_OUTPUT, """
-        output guardrail, output guardrail tripwire triggered, tool input guardrail,
-        tool input guardrail tripwire triggered, output guardrail triggered, forbidden output,
-        output rejected
+        output guardrail, output guardrail tripwire, tool input guardrail,
+        tool input guardrail tripwire, forbidden output
         + OutputGuardrailTripwireTriggered ToolInputGuardrailTripwireTriggered
         - OutputGuardrailSettings
         """),
     _name("guardrail", _CONSTRAINT, Cause.GUARDRAIL, """
-        guardrail, tripwire triggered, constraint violation, policy violation, constraint violated,
-        guardrail triggered, guardrail violation, guardrail tripwire triggered, sandbox violation,
-        rule violation, path escape, path traversal, outside roots
+        guardrail, tripwire triggered, constraint violation, policy violation, guardrail tripwire
         + InputGuardrailTripwireTriggered ConstraintViolation
         - GuardrailEditor
         """),
     _name("sandbox", _CONSTRAINT, Cause.GUARDRAIL, """
-        =security, sandbox security, resource security
+        =security, sandbox security
         + SecurityError
         - SecurityGuardName
         """, weak=True),
     _name("missing", _MISSING, Cause.MISSING_RESOURCE, """
-        not found, no such element, stale element reference, stale element, no such key,
-        no such bucket, does not exist, unknown object, no such window, no such frame,
-        undefined table, undefined column, no such table, undefined object,
-        element click intercepted, no result found, element not interactable, element not visible,
-        is a directory, not a directory, file exists, unknown resource, missing resource,
-        no such entity, namespace not found, no such file, undefined function, =missing,
-        no such alert, move target out of bounds, no such cookie, no such object, =gone,
-        not in channel, no node, no such *, unknown *, non existent *, no result, no results, no script,
-        detached shadow root, no alert present, =catalog, =binder, resource missing,
-        hvac.exceptions.InvalidPath, not found entity, nonexistent, no match, id unknown, element lost
+        not found, no such element, stale element reference, no such key, does not exist,
+        unknown object, element click intercepted, no result found, is a directory, file exists,
+        no such file, no such object, no node, no such *, unknown *, non existent *, no script,
+        =catalog, =binder, resource missing, hvac.exceptions.InvalidPath, not found entity, no match,
+        id unknown, element lost
         + NotFoundError NoSuchElementException channel_not_found index_not_found_exception
         - NotFoundPageTheme
         """, weak=True),
     _name("bad_request", _SCHEMA, Cause.BAD_REQUEST, """
-        bad request, invalid request, unprocessable entity, unprocessable, invalid argument,
-        out of range, bad value, illegal argument, invalid value, invalid type, wrong api format,
-        invalid parameter, missing field, invalid blocks, msg too long, invalid parameter value,
-        missing parameter, missing required parameter, unknown parameter, request validation,
-        param validation, invalid params, method not allowed, not acceptable,
-        unsupported media type, invalid json, invalid url, invalid url client, missing schema,
+        bad request, invalid request, unprocessable entity, invalid argument, bad value,
+        illegal argument, invalid value, invalid type, wrong api format, invalid parameter,
+        missing field, invalid blocks, msg too long, invalid parameter value, unknown parameter,
+        request validation, param validation, invalid url, invalid url client, missing schema,
         invalid schema, invalid header, unsupported protocol, invalid uri, location parse,
-        not supported, feature not supported, =parsing, document parsing, mapper parsing,
-        query shard, schema validation, input validation, invalid input, =malformed, query, syntax,
-        invalid *, bad *, malformed *, unsupported *, missing *, re.error, re.PatternError,
-        compilation, command syntax, cross slot, cross slot transaction, exec abort,
-        string too long, name too long, request malformed, unknown command, wrong type
+        not supported, =parsing, document parsing, schema validation, invalid input, =malformed, query,
+        syntax, invalid *, bad *, malformed *, unsupported *, missing *, re.error, request malformed,
+        unknown command, wrong type
         + BadRequestError invalid_request_error parsing_exception MissingSchema
         - BadRequestCounter
         """, weak=True),
@@ -301,58 +235,43 @@ AGENT_NAMES: tuple[Rule, ...] = (
         - MessageOrderTable
         """),
     _name("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, """
-        request entity too large, payload too large, too large, max payload, size limit exceeded,
-        content too large, entity too large, too long, message too large, document too large, too big
+        too large, max payload, too long, too big
         + RequestEntityTooLarge
         - EntityTable
         """),
     _name("integrity", _SCHEMA, Cause.BAD_REQUEST, """
-        integrity, unique violation, duplicate key, duplicate *, constraint validation,
-        foreign key violation, not null violation, check violation, already exists, duplicate,
-        document validation failure, resource already exists, integrity constraint violation,
-        =constraint, uniqueness
+        integrity, unique violation, duplicate key, constraint validation, foreign key violation,
+        not null violation, check violation, already exists, duplicate, =constraint, uniqueness
         + IntegrityError UniqueViolation DuplicateKeyError
         - IntegrityReport
         """),
     _name("bad_response", _SCHEMA, Cause.BAD_RESPONSE, """
-        content type, content decoding, decoding, bad response, unexpected content type,
-        invalid response, api response validation, xml syntax, limit overrun, line too long,
-        payload encoding, checksum, unparsable, unparseable
+        content type, decoding, invalid response, xml syntax, limit overrun, unparsable
         + ContentTypeError DecodingError
         - ContentTypeMenu
         """),
     _name("output", _SCHEMA, Cause.MALFORMED_OUTPUT, """
-        output parser, adapter parse, unexpected model behavior, model behavior, json decode,
-        agent parsing, output parsing, malformed output, invalid output, output validation,
-        toml decode, yaml, tool parser, incomplete generation
+        output parser, model behavior, json decode, agent parsing, output parsing, malformed output,
+        invalid output, output validation, toml decode, yaml, incomplete generation
         + OutputParserException JSONDecodeError UnexpectedModelBehavior YAMLError
         - OutputParserRegistry
         """, weak=True),
     _name("arguments", _SCHEMA, Cause.INVALID_ARGUMENTS, """
-        tool call, tool arguments, invalid tool arguments, tool input, invalid arguments
+        tool call, tool arguments, invalid arguments
         + AgentToolCallError
         - ToolCallLog
         """, weak=True),
     _name("validation", _SCHEMA, Cause.INVALID_ARGUMENTS, """
-        validation, validation failed, =schema, class validation, type coercion, multiple invalid,
-        =invalid
+        validation, validation failed, =schema, multiple invalid, =invalid
         + ValidationError HFValidationError
         - ValidationReport
         """, weak=True),
     _name("bad_data", _SCHEMA, Cause.INVALID_ARGUMENTS, """
-        parse, parser, decode, unicode, unicode decode, unicode encode, unicode translate,
-        serialization, deserialization, document invalid, invalid selector, x path eval, xpath eval,
-        x path, template syntax, template assertion, empty data, bad zip file, invalid id,
-        invalid document, date parse, unidentified image, invalid file, tokenize, invalid operation,
-        =scanner, =composer, =constructor, unsupported mime type, encode, binascii.Error,
-        _csv.Error, struct.error, =data, forbidden extra keys, sql parse,
-        invalid text representation, xpath syntax, selector syntax, =unpacking, =corrupt, corrupt *,
-        corrupted *, bad gzip file, tarfile.ReadError, tarfile.CompressionError, lzma.LZMAError,
-        zlib.error, pickle.UnpicklingError, pdf read, not decrypted, multiple results found,
-        shutil.ReadError, unpickling, tarfile.HeaderError, validate, invalid tag, =conversion,
-        multiple objects returned,
-        =shape, arrow invalid, out of bounds datetime, out of bounds timedelta, datatype mismatch,
-        cannot coerce
+        parse, parser, decode, unicode encode, serialization, document invalid, invalid selector,
+        x path eval, template syntax, template assertion, empty data, bad zip file, invalid id,
+        invalid document, invalid file, invalid operation, =scanner, =composer, =constructor,
+        binascii.Error, bad gzip file, tarfile.ReadError, zlib.error, pdf read, unpickling, validate,
+        =conversion, multiple objects returned
         + ParserError UnicodeDecodeError InvalidSelectorException TemplateSyntaxError
         - ParserTable
         """, weak=True),
