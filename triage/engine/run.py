@@ -781,6 +781,7 @@ class Recorder:
         open_attempts.pop(id(self), None)
         with self.session.lock:
             self.over = self.alert = True
+            self._watcher = None  # it holds the attempt, in a cycle that would outlive the run
             for timer in (self._unstopped, self._alarm):
                 if timer is not None:
                     timer.cancel()
