@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, TypedDict, Unpack, cast
 
@@ -169,7 +169,9 @@ default=Escalate(reason=None))
             else:
                 seconds = deadline_of(strategy)
                 left = context.seconds_left
-                asked = partial(answer_of, strategy)
+                asked = partial(
+                    _answer_awaited if iscoroutinefunction(strategy) else answer_of, strategy
+                )
                 answer = await ask(asked, context, seconds=seconds, seconds_left=left)
             if isinstance(answer, ACTIONS):
                 return answer
@@ -346,6 +348,11 @@ up to 2 times; one new plan |
                 raise UsageError(f"{where}: {name} is given twice; give it one strategy")
             given[name] = None if value is None else strategy_from(value, f"{where}: {name}")
         return cls(**given)
+
+
+async def _answer_awaited(strategy: Strategy, context: FailureContext) -> object:
+    """Ask an async strategy, in the event loop."""
+    return await cast("Awaitable[object]", answer_of(strategy, context))
 
 
 def _chained(first: Strategy, *rest: Strategy) -> Strategy:
