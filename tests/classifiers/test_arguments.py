@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jsonschema  # type: ignore[import-untyped] # it has no types of its own
+import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
@@ -120,6 +121,14 @@ def test_a_problem_is_named_by_its_kind_and_place(
 )
 def test_what_is_not_known_is_accepted(arguments: Any, schema: Any) -> None:
     assert found(arguments, schema) is None
+
+
+def test_a_schema_that_cannot_be_read_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    schema = {"type": "object", "properties": {"seat": {"type": "numbre", "title": "told once"}}}
+    assert check("hold", {"seat": "x"}, schema) is None
+    assert check("hold", {"seat": "y"}, schema) is None
+    assert caplog.text.count("a tool's schema cannot be read") == 1
+    assert "numbre" in caplog.text
 
 
 def test_nothing_of_an_argument_that_looks_secret_is_told() -> None:

@@ -30,8 +30,7 @@ from triage.core.steps import NO_USAGE, Trajectory, Usage
 from triage.core.taxonomy import Cause, FailureType, Severity, severity_of
 from triage.core.waiting import Waits
 
-from . import advice
-from .llm_clients import Asked, Endpoint, Provider, Reply, Unusable, endpoint_of, provider_of
+from . import advice, llm_clients
 from .llm_prompt import INSTRUCTIONS, REGION_QUESTION, Shown, questions, show, visible
 from .rules import RulesClassifier, diagnose
 
@@ -184,12 +183,12 @@ class Region(BaseModel):
     last_step: int
 
 
-def _asked(name: str, about: str, properties: dict[str, Any]) -> Asked:
+def _asked(name: str, about: str, properties: dict[str, Any]) -> llm_clients.Asked:
     """A form of answer in the part of JSON Schema that strict structured output knows.
 
     Models fill the properties in this order: what a later one rests on comes first.
     """
-    return Asked(
+    return llm_clients.Asked(
         name,
         about,
         {
@@ -256,7 +255,7 @@ M = TypeVar("M", bound=BaseModel)
 def parse(form: type[M], text: str) -> M:
     """The answer in a model's text, which may stand in a fence or between words.
 
-    Raises Unusable, which says what is wrong with it without repeating any of it.
+    Raises llm_clients.Unusable, which says what is wrong with it without repeating any of it.
     """
     problem = "there is no JSON object in it"
     decoder = json.JSONDecoder()
@@ -279,7 +278,7 @@ def parse(form: type[M], text: str) -> M:
                 ]
                 problem = f"wrong or missing: {', '.join(wrong)}"
         start = text.find("{", end)
-    raise Unusable(problem[:_MAX_WHY])
+    raise llm_clients.Unusable(problem[:_MAX_WHY])
 
 
 def believed(answer: ModelAnswer, shown: Shown, error: ErrorInfo | None, model: str) -> Diagnosis:
@@ -342,7 +341,6 @@ _FORM_REFUSED = frozenset({400, 422, 501})
 """Statuses an endpoint may answer with when it does not support the form of structured output."""
 _NOT_THE_FORM = frozenset({Cause.CONTEXT_LENGTH, Cause.MODEL_MISSING, Cause.QUOTA_EXHAUSTED})
 """Other causes of such a status; another form does not help."""
-_CLOSING_SECONDS = 2.0
 
 
 class Stopped(Exception):
@@ -357,8 +355,8 @@ class Stopped(Exception):
 class Settings:
     """How a classifier asks. form: index of the first of the provider's forms not yet refused."""
 
-    provider: Provider
-    endpoint: Endpoint
+    provider: llm_clients.Provider
+    endpoint: llm_clients.Endpoint
     meter: Meter
     retries: int
     max_chars: int
@@ -384,11 +382,8 @@ class Talk:
         that part whole.
         """
         settings = self._settings
-        # Rendering, importing the client and reading certificates take time without waiting.
-        asked, shown, client = await in_worker(
-            self._prepared, trajectory, task, seconds=self._left()
-        )
-        try:
+        asked, shown = await in_worker(self._prepared, trajectory, task, seconds=self._left())
+        async with llm_clients.client_of(settings.provider, settings.endpoint) as client:
             if not shown.whole:
                 region = await self._ask(client, shown.text + REGION_QUESTION, _REGION, Region)
                 edges = sorted((region.first_step, region.last_step))
@@ -397,19 +392,11 @@ class Talk:
                 )
             answer = await self._ask(client, shown.text + asked, _DIAGNOSIS, ModelAnswer)
             return believed(answer, shown, trajectory.error, settings.endpoint.model)
-        finally:
-            if settings.endpoint.client is None:
-                with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
-                    await client.close()
 
-    def _prepared(self, trajectory: Trajectory, task: Any) -> tuple[str, Shown, Any]:
-        """The questions of the rules, the record as it is shown first, and an open client."""
+    def _prepared(self, trajectory: Trajectory, task: Any) -> tuple[str, Shown]:
+        """The questions of the rules, and the record as it is shown first."""
         asked = questions(trajectory, RulesClassifier().classify(trajectory, task))
-        shown = self._shown(trajectory, task, asked)
-        endpoint = self._settings.endpoint
-        if endpoint.client is None:
-            return asked, shown, self._settings.provider.open(endpoint)
-        return asked, shown, endpoint.client.with_options(max_retries=0, timeout=None)
+        return asked, self._shown(trajectory, task, asked)
 
     def _shown(
         self, trajectory: Trajectory, task: Any, asked: str, region: Sequence[int] | None = None
@@ -417,7 +404,7 @@ class Talk:
         room = self._settings.max_chars - max(len(asked), len(REGION_QUESTION))
         return show(trajectory, task, room, None if region is None else (region[0], region[1]))
 
-    async def _ask(self, client: Any, message: str, asked: Asked, form: type[M]) -> M:
+    async def _ask(self, client: Any, message: str, asked: llm_clients.Asked, form: type[M]) -> M:
         """An answer of this form; the model is asked once more where its answer cannot be used."""
         problem = ""
         for _ in range(_ROUNDS):
@@ -426,18 +413,18 @@ class Talk:
                 text += f"\n\nAn earlier answer could not be used: {problem}.{asked.as_text}"
             try:
                 reply = await self._reply(client, text, asked)
-            except Unusable as error:
+            except llm_clients.Unusable as error:
                 problem = str(error)
                 continue
             if reply.refused is not None:
                 raise Stopped("llm:refused", f"the model refused: {reply.refused}")
             try:
                 return parse(form, reply.text)
-            except Unusable as error:
+            except llm_clients.Unusable as error:
                 problem = "it was cut off; answer in fewer words" if reply.cut else str(error)
         raise Stopped("llm:invalid", f"{_ROUNDS} answers could not be used; of the last, {problem}")
 
-    async def _reply(self, client: Any, text: str, asked: Asked) -> Reply:
+    async def _reply(self, client: Any, text: str, asked: llm_clients.Asked) -> llm_clients.Reply:
         """One answer, in the best form of structured output that the endpoint supports."""
         settings = self._settings
         forms = settings.provider.forms
@@ -457,7 +444,9 @@ class Talk:
             return reply
         raise AssertionError("the last form is never refused for what it is")
 
-    async def _answered(self, client: Any, form: str, text: str, asked: Asked) -> Reply:
+    async def _answered(
+        self, client: Any, form: str, text: str, asked: llm_clients.Asked
+    ) -> llm_clients.Reply:
         """One answer in this form; transient failures are retried."""
         settings = self._settings
         for retry in range(settings.retries + 1):
@@ -575,7 +564,7 @@ class LLMClassifier:
         price: tuple[float, float] | None = None,
         environment: Environment | None = None,
     ) -> None:
-        protocol, client = provider_of(provider)
+        protocol, client = llm_clients.provider_of(provider)
         check_number("LLMClassifier.deadline", deadline, "seconds", above=True)
         check_count("LLMClassifier.retries", retries, 0)
         check_count("LLMClassifier.max_chars", max_chars, LEAST_CHARS)
@@ -594,7 +583,7 @@ class LLMClassifier:
         self._seconds = deadline
         self._settings = Settings(
             protocol,
-            endpoint_of("LLMClassifier", protocol, client, model, base_url, api_key),
+            llm_clients.endpoint_of("LLMClassifier", protocol, client, model, base_url, api_key),
             Meter(budget, run_budget),
             retries,
             max_chars,

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from triage.core.json_values import MARK
+from triage.core.observers import logger
 from triage.core.redaction import redact
 
 MAX_TEXT = 1_000_000
@@ -240,13 +241,15 @@ _references: ContextVar[Iterator[int]] = ContextVar("triage_schema_references")
 
 @lru_cache(maxsize=256)
 def _validator(schema: bytes) -> Any:
-    """The validator of a schema, None for a schema that is broken."""
+    """The validator of a schema; None, said once in the log, for a schema that is broken."""
     from referencing import Registry
 
     try:
         validator = _dialect()(msgspec.json.decode(schema), registry=Registry())
         validator.check_schema(validator.schema)
-    except Exception:  # whatever is wrong with it, it cannot be read
+    except Exception as error:  # whatever is wrong with it, it cannot be read
+        why = redact(str(getattr(error, "message", error)))[:200]
+        logger.warning("a tool's schema cannot be read, so nothing is checked against it: %s", why)
         return None
     return validator
 
