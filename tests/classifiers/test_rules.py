@@ -293,7 +293,6 @@ def test_a_service_that_is_not_there_has_refused_nothing_whatever_its_error_is_c
         (("ssl.SSLEOFError", "ssl.SSLError"), Cause.CONNECTION),
         (("lib.NoSuchModuleError",), Cause.DEPLOYMENT),
         (("lib.BadCipher", "builtins.Exception"), None),
-        (("lib.InvalidTimeoutConfigError",), None),
         (("lib.UnknownGuestReport", "builtins.ValueError"), None),
     ],
 )

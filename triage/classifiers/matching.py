@@ -174,31 +174,10 @@ class Judge:
 
     def _by_facts(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
         """Return a final verdict by code, answer, class or status, or a weak one that may be refined."""
-        final = self._final(info)
         limited = self._statuses.get("429")
         if info.status_code == _TOO_LARGE and info.retry_after_s and limited is not None:
             # RFC 9110: too large, but only for now.
             return Verdict(limited, f"status {_TOO_LARGE} and a delay to wait", (info,)), None
-        decided, weak = self._by_all_facts(info)
-        if (
-            decided is not None
-            and final is not None
-            and severity_of_rule(decided.rule) is Severity.RETRIABLE
-        ):
-            return final, None
-        return decided, weak
-
-    def _final(self, info: ErrorInfo) -> Verdict | None:
-        """Return a verdict that nothing may soften: a refused key, or a bug by a built-in class."""
-        if info.status_code == _UNAUTHORIZED:
-            return self._by_status(info)
-        if info.mro and info.mro[0].startswith("builtins."):
-            named = self._by_class(info)
-            if named is not None and severity_of_rule(named.rule) is Severity.CRITICAL:
-                return named
-        return None
-
-    def _by_all_facts(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
         weak: list[Verdict] = []
         codes = _codes_of(info)
         for found in self._by_codes(info, codes):
@@ -207,8 +186,7 @@ class Judge:
             weak.append(found)
         if info.status_code is not None or info.body is not None or codes:
             answered = _searched(info, self._answers, _answer_text(info))
-            if answered is not None and info.status_code != 200:  # a success refuses nothing
-                limited = self._statuses.get("429")
+            if answered is not None:
                 quota = (
                     answered.rule.cause == Cause.QUOTA_EXHAUSTED
                     and _MONEY.search(answered.text) is None
@@ -231,10 +209,6 @@ class Judge:
             form = named is not None and named.rule.failure_type is FailureType.SCHEMA_MISMATCH
             stated = next(iter(weak), None)
             return None, (stated or named) if form else (named or stated)
-        if named.rule.cause == Cause.CANCELLED and info.message != info.type_name:
-            # Some libraries exit when the context window is full.
-            full = self._some(lambda rule: rule.name == "text.context")
-            return _searched(info, full) or named, None
         return named, None
 
     def _by_codes(self, info: ErrorInfo, codes: tuple[str, ...]) -> Iterator[Verdict]:
@@ -281,7 +255,7 @@ class Judge:
         last = words[-1] if words else ""
         if last in _NOTHING_MORE and len(words) > 1:
             return self._by_name(words[:-1], stated=stated)
-        if not stated or last in _ABOUT_SETTINGS:
+        if not stated:
             return None
         for start in range(min(len(words) - 1, 5)):
             two = f"{words[start]} {words[start + 1]} *" if start + 2 < len(words) else ""
@@ -352,9 +326,7 @@ class Judge:
             # Some clients have one class for every refusal, or for every error of the server's.
             said = _searched(info, self._beyond.get(rule.name, []))
         if said is not None:
-            # Words that agree with a code are weaker evidence than the code.
-            agree = said.rule.cause == rule.cause and rule.looks_at == "code"
-            return weak if agree else said
+            return said
         if rule.cause == Cause.CONNECTION and info.status_code is None:
             stated = self._by_status(info, status_in(info.message) or 0)
             if stated is not None:
@@ -380,15 +352,12 @@ OWN = ("ValueError", "LookupError", "TypeError", "ArithmeticError", "AssertionEr
 _NOT_OF_OWN = frozenset(
     {FailureType.EXTERNAL_FAULT, FailureType.LOOP_DETECTED, FailureType.WRONG_TOOL_CALLED}
 )
-_UNAUTHORIZED = 401
 _TOO_LARGE = 413
 _STATES = ("Error", "Exception")
 _NOTHING_MORE = frozenset(
     "failed failure problem issue response result ai exceeded reached exhausted triggered detected".split()
 )
 """Last words of a name that say only that something went wrong."""
-_ABOUT_SETTINGS = frozenset({"config", "configuration", "settings", "option", "options"})
-"""Last words of names about a setting: `InvalidTimeoutConfig` does not mean invalid data."""
 _UNMET = frozenset({Cause.CONNECTION, Cause.DNS, Cause.TLS, Cause.TIMEOUT})
 _GENERAL = frozenset(
     {Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS}
@@ -436,20 +405,11 @@ def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -
         if other is None:
             continue
         limits = other.rule.cause == Cause.RATE_LIMITED and status_code in (403, 429)
-        # Some services answer 400 to everything, so their code says more than the status.
+        # Some services answer 400 to everything, so their code, or that a thing is missing, says more.
         coded = other is not named and other.rule.failure_type is not FailureType.SCHEMA_MISMATCH
-        coarse = coded and status.rule.cause == Cause.BAD_REQUEST
-        # A client that rejects data itself may use status 500, without an answer.
-        own = (
-            other.rule.failure_type is FailureType.SCHEMA_MISMATCH
-            and status_code == 500
-            and status.info.body is None
-        )
-        same = other.rule.cause == Cause.MISSING_RESOURCE and (
-            other.rule.failure_type is status.rule.failure_type
-            or status.rule.cause == Cause.BAD_REQUEST
-        )
-        if limits or same or coarse or own:
+        says_more = coded or other.rule.cause == Cause.MISSING_RESOURCE
+        coarse = says_more and status.rule.cause == Cause.BAD_REQUEST
+        if limits or coarse:
             return other
     return status
 
@@ -731,8 +691,7 @@ def _texts_in(body: Any, names: tuple[str, ...], depth: int) -> list[str]:
         return []
     values = [body.get(each) for name in names for each in (name, name[:1].upper() + name[1:])]
     found = [value[:_MAX_TEXT] for value in values if isinstance(value, str) and value]
-    envelope = len(body) == 1  # {"forbidden": {"message": …}}
-    for inner in [*(body.values() if envelope else map(body.get, _HOLDING))] if depth else ():
+    for inner in map(body.get, _HOLDING) if depth else ():
         found += _texts_in(inner, names, depth - 1)
     return found
 
