@@ -174,6 +174,27 @@ class Judge:
 
     def _by_facts(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
         """Return a final verdict by code, answer, class or status, or a weak one that may be refined."""
+        final = self._final(info)
+        decided, weak = self._by_all_facts(info)
+        if (
+            decided is not None
+            and final is not None
+            and severity_of_rule(decided.rule) is Severity.RETRIABLE
+        ):
+            return final, None
+        return decided, weak
+
+    def _final(self, info: ErrorInfo) -> Verdict | None:
+        """Return a verdict that nothing may soften: a refused key, or a bug by a built-in class."""
+        if info.status_code == _UNAUTHORIZED:
+            return self._by_status(info)
+        if info.mro and info.mro[0].startswith("builtins."):
+            named = self._by_class(info)
+            if named is not None and severity_of_rule(named.rule) is Severity.CRITICAL:
+                return named
+        return None
+
+    def _by_all_facts(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
         limited = self._statuses.get("429")
         if info.status_code == _TOO_LARGE and info.retry_after_s and limited is not None:
             # RFC 9110: too large, but only for now.
@@ -352,6 +373,7 @@ OWN = ("ValueError", "LookupError", "TypeError", "ArithmeticError", "AssertionEr
 _NOT_OF_OWN = frozenset(
     {FailureType.EXTERNAL_FAULT, FailureType.LOOP_DETECTED, FailureType.WRONG_TOOL_CALLED}
 )
+_UNAUTHORIZED = 401
 _TOO_LARGE = 413
 _STATES = ("Error", "Exception")
 _NOTHING_MORE = frozenset(

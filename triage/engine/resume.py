@@ -563,10 +563,11 @@ async def resume(
     by: str = "",
 ) -> Any:
     """Carry out a person's answer, whichever process asked; return the run's result, as `run` does."""
+    digest = digest_of(token)
     events = await config.read(token.partition("~")[0])
     if events:
         check_owner(config, events)
-    _asked(events, digest_of(token))
+    _asked(events, digest)
     session, start = await answer_to(config, function, events, answer, kwargs, task, state, by=by)
     return await run_loop(session, function, start)
 

@@ -193,8 +193,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         - ContentFilterSettings SafetyStock
         """),
     _name("output_guardrail", _CONSTRAINT, Cause.FORBIDDEN_OUTPUT, """
-        output guardrail, output guardrail tripwire, tool input guardrail,
-        tool input guardrail tripwire, forbidden output
+        output guardrail, output guardrail tripwire triggered, tool input guardrail,
+        tool input guardrail tripwire triggered, forbidden output
         + OutputGuardrailTripwireTriggered ToolInputGuardrailTripwireTriggered
         - OutputGuardrailSettings
         """),
