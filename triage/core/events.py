@@ -405,12 +405,33 @@ class RunFinished(Recorded, frozen=True):
     by: str = ""
 
 
+class Noted(Recorded, frozen=True):
+    """An entry in a journal that is no run's, such as an incident's.
+
+    kind: of the journal. subject: finds the journal in a store; None keeps it. verb, by, text: what was
+    done, by whom, and details for people. values: fields by name, as the kind defines them. status: of the
+    journal from now on. due: seconds since the epoch at which it needs attention, None for never. leased:
+    its writer keeps its lease; any other entry ends it. ended: it is finished.
+    """
+
+    kind: str
+    verb: str
+    status: str
+    by: str = ""
+    text: str = ""
+    values: Mapping[str, Any] = {}
+    subject: str | None = None
+    due: float | None = None
+    leased: bool = False
+    ended: bool = False
+
+
 Event: TypeAlias = (
     RunStarted | AttemptStarted | StepRecorded | StateUpdated | UsageRecorded | CallStarted
     | CallFinished | WatchNoticed | SubgoalsDeclared | SubgoalCompleted | CompensatorRegistered
     | CompensatorRan | AttemptFailed | ActionChosen | CapabilitiesSelected | PlanMade | PlanRouted
     | PlanFailed | PlanStepMoved | ApprovalAsked | ApprovalGiven | RunSuspended | RunResumed
-    | RunRecovered | RunFinished
+    | RunRecovered | RunFinished | Noted
 )  # fmt: skip
 
 

@@ -1,16 +1,16 @@
-"""Failures as operations sees them, in the database of a store's runs."""
+"""Failures as operations sees them, kept as journals in the store of the runs."""
 
 from __future__ import annotations
 
 from triage.core.constructors import check_constructors
 
-from .desk import IncidentDesk
-from .handling import recovers
-from .lifecycle import Lifecycle
+from .desk import Attended, IncidentDesk, log_message
+from .handling import Recovery, recovers
+from .journal import Incident, Seen
+from .lifecycle import lifecycle
 from .model import (
-    AgentRecord,
+    Failure,
     Hooks,
-    Incident,
     IncidentBusy,
     IncidentClosed,
     IncidentError,
@@ -18,7 +18,6 @@ from .model import (
     Message,
     NotificationPolicy,
     OutcomeLost,
-    Recovery,
     RecoveryStrategy,
     Retries,
     Status,
@@ -27,12 +26,11 @@ from .model import (
     UnknownIncident,
     Watch,
 )
-from .notifications import FileSink, LogSink, NotDelivered, WebhookSink, signature_fits
 from .supervisor import Health, Supervisor
 
 __all__ = [
-    "AgentRecord",
-    "FileSink",
+    "Attended",
+    "Failure",
     "Health",
     "Hooks",
     "Incident",
@@ -40,25 +38,23 @@ __all__ = [
     "IncidentClosed",
     "IncidentDesk",
     "IncidentError",
-    "Lifecycle",
     "LogEntry",
-    "LogSink",
     "Message",
-    "NotDelivered",
     "NotificationPolicy",
     "OutcomeLost",
     "Recovery",
     "RecoveryStrategy",
     "Retries",
+    "Seen",
     "Status",
     "Supervisor",
     "TaskRecord",
     "Threshold",
     "UnknownIncident",
     "Watch",
-    "WebhookSink",
+    "lifecycle",
+    "log_message",
     "recovers",
-    "signature_fits",
 ]
 
 check_constructors(globals())

@@ -1,26 +1,24 @@
-"""Find failures in our own tables and in the runs of the store, and turn them into incidents."""
+"""Find failures in the runs of a store and in its tasks, and turn failures into incidents."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from triage.classifiers.base import Classifier
 from triage.core.diagnosis import Diagnosis
 from triage.core.events import AttemptFailed, Event, RunFinished, RunSuspended
 from triage.core.failures import ErrorInfo
 from triage.core.redaction import Redactor
-from triage.core.taxonomy import Cause, FailureType, Level, Severity
+from triage.core.taxonomy import Cause, FailureType, Severity
 from triage.stores.base import RunInfo
-from triage.stores.rows import from_column
 
-from . import database as rows
 from . import model, playbook
-from .agents import ensure_task, task
-from .database import Db
+from .journal import Incident
 
-# Deadlocks: who waits for whom in a circle.
+# Deadlocks: who waits for whom in a circle -------------------------------------------------------
 
 Edge = tuple[str, str]
 """(who waits, what for)."""
@@ -94,230 +92,81 @@ def _path(graph: dict[str, list[str]], knot: set[str]) -> tuple[str, ...]:
     return tuple(sorted(knot))  # pragma: no cover - every name of a knot is in a cycle
 
 
+def deadlocks(edges: Iterable[Edge]) -> Iterator[model.Failure]:
+    """Yield a failure for each cycle of tasks that wait for each other."""
+    for path in cycles(edges):
+        around = " waits for ".join((*path, path[0]))
+        yield model.Failure(
+            source="tasks",
+            key=f"cycle:{':'.join(sorted(path))}",
+            message=f"Deadlock detected: {around}",
+            task_id=path[0],
+            status="deadlock",
+            lasting=True,
+        )
+
+
+# Runs -----------------------------------------------------------------------------------------------
+
 RUNS = "runs"
-OVERLAP_S = 300.0
-"""Seconds before the last look from which a source is read again, for rows committed late."""
 FAILED = ("escalated", "aborted", "fatal", "error")
 """Ends of runs that are failures."""
-_LEFT = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.PROCESS_DIED, severity=Severity.RETRIABLE)
 TAIL = 12
 """Events at the end of a journal that are read to learn why a run failed."""
-
-FAILED_AGENTS = """
-SELECT agent_id, agent_type, task_id, status, message, ended, root FROM agents
-WHERE unseen = 1 ORDER BY ended LIMIT :most"""
-SILENT_AGENTS = """
-SELECT agent_id, agent_type, task_id, heartbeat, heartbeat_s, root, started FROM agents
-WHERE status = 'running' AND due < :now ORDER BY due LIMIT :most"""
-WAITS = """
-SELECT waits.task_id, waits.waits_for FROM waits JOIN tasks ON tasks.task_id = waits.task_id
-WHERE tasks.status = 'open'"""
-_RUN = "run_id, agent, status, updated, events, epoch, lease_until"
-_UNSEEN = "NOT EXISTS (SELECT 1 FROM sightings s WHERE s.source = 'runs' AND s.key = {key})"
-_OF = "'{word}:' || runs.run_id || ':' || CAST(runs.{column} AS TEXT)"
+_LEFT = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.PROCESS_DIED, severity=Severity.RETRIABLE)
 
 
-class Query(NamedTuple):
-    """A query for failed runs. word: what is wrong with them."""
-
-    word: str
-    statement: str
-
-
-def run_queries() -> tuple[Query, ...]:
-    """The queries for failed runs. Each uses an index."""
-    ends = ", ".join(f"'{status}'" for status in FAILED)
-    asked = (
-        # By time of end, not by status: many runs have ever failed, few have since the last look.
-        ("ended", "epoch", f"finished > :since AND status || '' IN ({ends})", "finished"),
-        ("dead", "epoch", "status = 'dead_letter'", "id"),
-        ("lost", "epoch", "status = 'running' AND lease_until < :lost", "id"),
-        ("left", "events", "status = 'running' AND lease_until IS NULL AND updated < :lost", "id"),
-        ("waits", "events", "status = 'suspended' AND updated < :waiting", "id"),
-    )
-    found: list[Query] = []
-    for word, column, where, order in asked:
-        key = _OF.format(word=word, column=column)
-        # Only our own words get into statements; values are bound.
-        statement = (
-            f"SELECT {_RUN}, {key} FROM runs WHERE {where} AND parent IS NULL "
-            f"AND {_UNSEEN.format(key=key)} ORDER BY {order} LIMIT :most"
-        )
-        found.append(Query(word, statement))
-    return tuple(found)
+def key_of_run(run: RunInfo) -> str:
+    """Return a key that changes when the run fails anew."""
+    mark = run.events if _has_no_owner(run) else run.epoch
+    return f"{run.status}:{run.run_id}:{mark}"
 
 
-class FoundRun(NamedTuple):
-    """A failed run. word: as in its query."""
-
-    word: str
-    key: str
-    run_id: str
-    agent: str
-    status: str
-    events: int
-    at: float
-    lease_until: float | None
+def _has_no_owner(run: RunInfo) -> bool:
+    return run.status in ("running", "suspended") and run.lease_until is None
 
 
-def own_tables(db: Db, most: int) -> list[model.Sighting]:
-    """Agents that failed or fell silent, and deadlocked tasks."""
-    found: list[model.Sighting] = []
-    for agent_id, kind, task_id, status, message, ended, root in db.rows(
-        FAILED_AGENTS, {"most": most}
-    ):
-        found.append(
-            model.Sighting(
-                source="agents",
-                key=f"{agent_id}:{status}:{ended!r}",
-                message=playbook.failure_text(status, message),
-                agent_id=agent_id,
-                agent_type=kind,
-                task_id=task_id,
-                status=status,
-                at=ended,
-                scope=root,
-            )
-        )
-    values = {"now": db.now, "most": most}
-    for agent_id, kind, task_id, beat, every, root, started in db.rows(SILENT_AGENTS, values):
-        last = started if beat is None else beat
-        text = f"Process died: agent {agent_id} sent no heartbeat for {db.now - last:.0f} s"
-        text += f", every {every:g} s was promised" if every else ""
-        found.append(
-            model.Sighting(
-                source="agents",
-                key=f"{agent_id}:dead:{last!r}",
-                message=text,
-                agent_id=agent_id,
-                agent_type=kind,
-                task_id=task_id,
-                status="dead",
-                at=db.now,
-                scope=root,
-            )
-        )
-    for path in cycles((row[0], row[1]) for row in db.rows(WAITS)):
-        around = " waits for ".join((*path, path[0]))
-        key = f"cycle:{':'.join(sorted(path))}"[:500]
-        if not is_known(db, "tasks", key):
-            found.append(
-                model.Sighting(
-                    source="tasks",
-                    key=key,
-                    message=f"Deadlock detected: {around}",
-                    task_id=path[0],
-                    status="deadlock",
-                    at=db.now,
-                )
-            )
-    return found
-
-
-def is_known(db: Db, source: str, key: str) -> bool:
-    """Whether this failure has been seen."""
-    known = "SELECT 1 FROM sightings WHERE source = :source AND key = :key"
-    return db.one(known, {"source": source, "key": key}) is not None
-
-
-def of_runs(db: Db, watch: model.Watch, most: int, *, full: bool) -> list[FoundRun]:
-    """Unseen runs that failed, lost their process, or wait too long."""
-    row = None if full else db.one("SELECT mark FROM cursors WHERE source = 'runs'")
-    values = {
-        "since": -1e308 if row is None else float(row[0]) - OVERLAP_S,
-        "lost": db.now - watch.lease_lost_s,
-        "waiting": -1e308 if watch.suspended_s is None else db.now - watch.suspended_s,
-        "most": most,
-    }
-    found: list[FoundRun] = []
-    for query in run_queries():
-        for run_id, agent, status, updated, events, _, lease, key in db.rows(
-            query.statement, values
-        ):
-            found.append(
-                FoundRun(
-                    word=query.word,
-                    key=key,
-                    run_id=from_column(run_id),
-                    agent=from_column(agent),
-                    status=status,
-                    events=events,
-                    at=updated,
-                    lease_until=lease,
-                )
-            )
-    return found
-
-
-def of_listing(infos: list[RunInfo], watch: model.Watch, now: float) -> list[FoundRun]:
-    """The same for a store without tables."""
-    found: list[FoundRun] = []
-    for info in infos:
-        ended = info.lease_until is not None and info.lease_until < now - watch.lease_lost_s
-        late = watch.suspended_s is not None and info.updated < now - watch.suspended_s
-        word = ""
-        if info.status in FAILED:
-            word = "ended"
-        elif info.status == "dead_letter":
-            word = "dead"
-        elif info.status == "running" and ended:
-            word = "lost"
-        elif info.status == "suspended" and late:
-            word = "waits"
-        if word and info.parent is None:
-            mark = info.events if word == "waits" else info.epoch
-            found.append(
-                FoundRun(
-                    word=word,
-                    key=f"{word}:{info.run_id}:{mark}",
-                    run_id=info.run_id,
-                    agent=info.agent,
-                    status=info.status,
-                    events=info.events,
-                    at=info.updated,
-                    lease_until=info.lease_until,
-                )
-            )
-    return found
-
-
-def of_journal(run: FoundRun, events: list[Event], now: float) -> model.Sighting:
-    """The failure of a run, according to the end of its journal."""
-    sighting = model.Sighting(
+def failure_of_run(run: RunInfo, events: Sequence[Event], store_now: float) -> model.Failure:
+    """Return the failure of a run. events: the end of its journal, empty if it cannot be read."""
+    text, diagnosed = _told_by_run(run, events, store_now)
+    return model.Failure(
         source=RUNS,
-        key=run.key,
-        message="",
+        key=key_of_run(run),
+        message=text,
         agent_id=run.run_id,
         agent_type=run.agent,
         run_id=run.run_id,
         status=run.status,
-        at=run.at,
+        at=run.updated,
+        diagnosed=diagnosed,
     )
-    match run.word:
-        case "ended":
-            message, diagnosis = _failure_of(run, events)
-            return sighting._replace(message=message, diagnosed=diagnosis)
-        case "lost":
-            silent = 0.0 if run.lease_until is None else now - run.lease_until
+
+
+def _told_by_run(run: RunInfo, events: Sequence[Event], store_now: float) -> tuple[str, Any]:
+    """Return the message of a run's failure, and the diagnosis or cause if known."""
+    match run.status:
+        case "running" if run.lease_until is not None:
+            silent = store_now - run.lease_until
             text = f"Process died: run {run.run_id} lost its owner's lease {silent:.0f} s ago"
-            return sighting._replace(message=text)
-        case "left":
-            ago = f"{now - run.at:.0f} s ago"
-            text = f"Run {run.run_id} was given back {ago}, and nobody goes on with it"
-            return sighting._replace(message=text, diagnosed=_LEFT)
-        case "dead":
+            return text, None
+        case "running":
+            ago = f"{store_now - run.updated:.0f} s ago"
+            return f"Run {run.run_id} was given back {ago}, and nobody goes on with it", _LEFT
+        case "dead_letter":
             text = f"Run {run.run_id} is a dead letter: too many processes died with it"
-            return sighting._replace(message=text, diagnosed="dead_letter")
-        case _:
+            return text, "dead_letter"
+        case "suspended":
             asked = next((e for e in reversed(events) if isinstance(e, RunSuspended)), None)
             question = f": {asked.question}" if asked is not None and asked.question else ""
-            days = (now - run.at) / 86_400
+            days = (store_now - run.updated) / 86_400
             text = f"Run {run.run_id} waits for an answer since {days:.1f} days{question}"
-            return sighting._replace(message=text, diagnosed="waits_for_answer")
+            return text, "waits_for_answer"
+        case _:
+            return _told_by_end(run, events)
 
 
-def _failure_of(run: FoundRun, events: list[Event]) -> tuple[str, Diagnosis | None]:
-    """The error of a run, else that of its last failed attempt."""
+def _told_by_end(run: RunInfo, events: Sequence[Event]) -> tuple[str, Diagnosis | None]:
+    """Return the error of a run that ended, else that of its last failed attempt."""
     last = events[-1] if events else None
     failed = next((event for event in reversed(events) if isinstance(event, AttemptFailed)), None)
     error = last.error if isinstance(last, RunFinished) else None
@@ -332,53 +181,39 @@ def _failure_of(run: FoundRun, events: list[Event]) -> tuple[str, Diagnosis | No
     return text, None if failed is None else failed.diagnosis
 
 
-# From a failure to its incident: a new one, one more occurrence, or one that is back.
-
-ON_DETECTION = (Level.CRITICAL, Level.HIGH)
-"""Levels whose roles are told on detection; for lower ones, when something is done."""
+# From a failure to its incident -------------------------------------------------------------------
 
 
-class Rules(NamedTuple):
-    """The part of the desk's configuration that the tables need."""
-
-    owner: str
-    threshold: model.Threshold
-    retries: model.Retries
-    notifications: model.NotificationPolicy
-
-
-class Judge(NamedTuple):
-    """Turns sightings into draft incidents. Slow, so it runs in a worker thread."""
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """Turns failures into incidents to be. Slow, so it runs in a worker thread."""
 
     classifier: Classifier | None
     redactor: Redactor
     retries: model.Retries
 
-    def drafts(
-        self, sightings: list[model.Sighting]
-    ) -> list[tuple[model.Sighting, model.Incident]]:
-        return [(one, self.draft(one)) for one in sightings]
-
-    def draft(self, sighting: model.Sighting) -> model.Incident:
-        """The incident of a sighting, without number and times; its texts are redacted."""
-        message = self.text(sighting.message, model.MAX_MESSAGE) or "no message"
-        diagnosis = self._diagnosis(message, sighting.diagnosed)
+    def draft(self, failure: model.Failure) -> Incident:
+        """The incident of a failure, without id and times; its texts are redacted."""
+        message = self.text(failure.message) or "no message"
+        diagnosis = self._diagnosis(message, failure.diagnosed)
         play = playbook.play_of(diagnosis)
         cause = None if diagnosis.cause is None else model.clean(str(diagnosis.cause), model.MAX_ID)
-        task, run = sighting.task_id, sighting.run_id
-        scope = task or run or sighting.scope or sighting.agent_id or ""
-        trace = sighting.trace
-        files = (*sighting.files, *model.files_in(message, trace))
-        return model.Incident(
-            id=0,
+        task_id, run_id, agent_id = map(short_id, (failure.task_id, failure.run_id, failure.agent_id))
+        scope = task_id or run_id or short_id(failure.scope) or agent_id or ""
+        agent_type = model.clean(failure.agent_type, model.MAX_ID)
+        trace = failure.trace
+        files = (*failure.files, *model.files_in(message, trace))
+        return Incident(
+            error_id="",
             fingerprint=model.fingerprint(
-                scope, sighting.agent_type, diagnosis.failure_type, cause, message
+                scope, agent_type, diagnosis.failure_type, cause, message
             ),
-            source=model.clean(sighting.source, model.MAX_ID),
-            agent_id=_id(sighting.agent_id),
-            agent_type=model.clean(sighting.agent_type, model.MAX_ID),
-            task_id=_id(task),
-            run_id=_id(run),
+            scope=scope,
+            source=model.clean(failure.source, model.MAX_ID),
+            agent_id=agent_id,
+            agent_type=agent_type,
+            task_id=task_id,
+            run_id=run_id,
             message=message,
             failure_type=diagnosis.failure_type,
             cause=cause,
@@ -387,7 +222,7 @@ class Judge(NamedTuple):
             retryable=play.retryable,
             action=play.action,
             strategy=play.strategy,
-            alternative=self.text(playbook.alternative_to(play, diagnosis), model.MAX_MESSAGE),
+            alternative=self.text(playbook.alternative_to(play, diagnosis)),
             max_retries=self.retries.most_for(cause),
             retry_after_s=diagnosis.retry_after_s,
             files=tuple(dict.fromkeys(self.text(name, model.MAX_ID) for name in files))[
@@ -418,7 +253,7 @@ class Judge(NamedTuple):
         return found
 
 
-def _id(text: str | None) -> str | None:
+def short_id(text: str | None) -> str | None:
     """An id as it is stored: a long one is cut, and ends in a digest of all of it."""
     if text is None:
         return None
@@ -426,114 +261,3 @@ def _id(text: str | None) -> str | None:
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         text = f"{text[: model.MAX_ID - 34]}~{digest[:32]}"
     return model.clean(text, model.MAX_ID)
-
-
-def see(
-    db: Db, rules: Rules, sighting: model.Sighting, draft: model.Incident
-) -> model.Incident | None:
-    """Record a failure; returns its incident, None for a failure seen before."""
-    key = _id(sighting.key) or ""
-    if is_known(db, sighting.source, key):
-        return None
-    if draft.task_id is not None and sighting.priority is not None:
-        _note_task(db, draft.task_id, sighting)
-    before = _of_same_kind(db, draft, rules)
-    if before is None:
-        at = min(db.now, sighting.at) if sighting.at is not None else db.now
-        incident = rows.insert(db, draft._replace(first_seen=at, last_seen=db.now))
-        rows.log(db, "detected", rules.owner, incident.message, incident)
-        fresh = True
-    else:
-        after = model.seen(before, db.now)
-        after = after._replace(agent_id=draft.agent_id or before.agent_id)
-        incident = rows.save(db, before, after)
-        fresh = before.closed
-        rows.log(db, "reopened" if fresh else "seen again", rules.owner, draft.message, incident)
-    if fresh and incident.level in ON_DETECTION and incident.source != "desk":
-        roles = rules.notifications.roles.get(incident.level, ())
-        text = f"{incident.level} incident {incident.error_id}: {first_line(incident.message)}"
-        rows.enqueue(db, incident, roles, "detected", text, incident.occurrences)
-    values = {"source": sighting.source, "key": key, "incident": incident.id, "at": db.now}
-    db.run(
-        "INSERT INTO sightings (source, key, incident, at) VALUES (:source, :key, :incident, :at)",
-        values,
-    )
-    if sighting.source == "agents" and sighting.agent_id is not None:
-        _note_agent(db, sighting.agent_id, silent=sighting.status == "dead")
-    return incident
-
-
-def see_all(db: Db, rules: Rules, drafts: Iterable[tuple[model.Sighting, model.Incident]]) -> int:
-    """Record these failures; returns how many were new."""
-    return sum(see(db, rules, sighting, draft) is not None for sighting, draft in drafts)
-
-
-def _of_same_kind(db: Db, draft: model.Incident, rules: Rules) -> model.Incident | None:
-    """The open or recently recovered incident this belongs to."""
-    of = {"fingerprint": draft.fingerprint}
-    found = rows.find(db, "fingerprint = :fingerprint", of, order="id DESC", limit=1)
-    if not found:
-        return None
-    last = found[0]
-    if not last.closed:
-        return last
-    recent = last.resolved_at is not None and last.resolved_at > db.now - rules.threshold.window_s
-    return last if last.status is model.Status.RECOVERED and recent else None
-
-
-def _note_task(db: Db, task_id: str, sighting: model.Sighting) -> None:
-    """Keep what a source knows about a task that has no row yet."""
-    if task(db, task_id) is None:
-        ensure_task(db, task_id)
-        db.run(
-            "UPDATE tasks SET priority = :priority, estimated_hours = :hours WHERE task_id = :task_id",
-            {"priority": sighting.priority, "hours": sighting.estimated_hours, "task_id": task_id},
-        )
-
-
-def _note_agent(db: Db, agent_id: str, *, silent: bool) -> None:
-    """Mark an agent whose failure has its incident as seen."""
-    if silent:
-        db.run(
-            "UPDATE agents SET status = 'dead', ended = :now, due = NULL, unseen = 0 "
-            "WHERE agent_id = :agent_id AND status = 'running'",
-            {"now": db.now, "agent_id": agent_id},
-        )
-    else:
-        db.run("UPDATE agents SET unseen = 0 WHERE agent_id = :agent_id", {"agent_id": agent_id})
-
-
-def errors_in_window(db: Db, incident: model.Incident, threshold: model.Threshold) -> int:
-    """Count the failures in the threshold's scope and window, this one included."""
-    values: dict[str, Any] = {"since": db.now - threshold.window_s}
-    if threshold.scope == "all":
-        row = db.one("SELECT count(*) FROM sightings WHERE at > :since", values)
-        return 0 if row is None else int(row[0])
-    if threshold.scope == "agent_type":
-        column, value = "agent_type", incident.agent_type
-    elif incident.task_id is not None:
-        column, value = "task_id", incident.task_id
-    elif incident.run_id is not None:
-        column, value = "run_id", incident.run_id
-    else:
-        column, value = "fingerprint", incident.fingerprint
-    statement = (
-        "SELECT count(*) FROM incidents i JOIN sightings s ON s.incident = i.id "
-        f"WHERE i.{column} = :value AND s.at > :since"
-    )
-    row = db.one(statement, {**values, "value": value})
-    return 0 if row is None else int(row[0])
-
-
-def first_line(text: str) -> str:
-    """The first line of a text, of at most 160 characters."""
-    line = " ".join(text.partition("\n")[0].split())
-    return line if len(line) <= 160 else f"{line[:159]}…"
-
-
-def title_of(incident: model.Incident) -> tuple[str, str]:
-    """The title of its escalation, and what that requires."""
-    play = playbook.PLAYS.get(incident.cause or "")
-    if play is None or not play.title:
-        return first_line(incident.message), "manual review" if play is None else play.need
-    return play.title, play.need

@@ -1,14 +1,16 @@
-"""The moves of incidents in the tables. Each is one transaction, with its log and its messages."""
+"""What is done about an incident: the plan, the hooks that carry it out, and how they end."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from triage.core.errors import TriageSuspendedError, UsageError
 from triage.core.observers import logger
@@ -17,13 +19,15 @@ from triage.core.taxonomy import Level
 from triage.engine.agents import Agent, AgentLike, underlying_agent
 from triage.stores.base import OPEN
 
-from . import agents, model
-from . import database as rows
-from .database import Db
-from .detection import Rules, errors_in_window, title_of
+from . import model
+from .journal import Incident, entry_of
+from .ledger import Entry
+from .playbook import PLAYS
 
-DUE = 500
-"""Incidents one round takes up."""
+DESK = "desk"
+"""The source of failures of a desk itself, about which nobody is told by messages."""
+Asked = dict[str, str]
+"""A message to be, as a journal keeps it: role, kind and text."""
 DONE = {
     model.RecoveryStrategy.RESTART: "Agent restarted to recover from error",
     model.RecoveryStrategy.RETRY: "Task retried to recover from error",
@@ -35,34 +39,127 @@ DONE = {
     model.RecoveryStrategy.CUSTOM: "Custom recovery carried out",
 }
 """What a recovery that succeeded says of itself."""
-_HELD = (model.Status.ESCALATED, model.Status.ACKNOWLEDGED)
-_OPEN_OF_TASK = "(task_id = :task OR run_id = :task) AND resolved_at IS NULL"
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to do. reason: why it is escalated, if not for its kind. delay_s: for `wait`."""
+
+    kind: Literal["recover", "wait", "escalate"]
+    strategy: model.RecoveryStrategy
+    reason: str = ""
+    delay_s: float = 0.0
 
 
-class Order(NamedTuple):
-    """A call of the desk. stamp: identifies it. by: a person's name, None for the desk itself.
+_LATER = (model.RecoveryStrategy.RETRY, model.RecoveryStrategy.WAIT_AND_RETRY)
+"""Strategies that wait before their first attempt; the others wait before the second."""
+_FALLBACK, _MANUAL = model.RecoveryStrategy.FALLBACK, model.RecoveryStrategy.MANUAL
 
-    retry_max: the most attempts at the incident, None for those it was given when found.
+
+def decide(
+    incident: Incident,
+    errors: int,
+    threshold: model.Threshold,
+    retries: model.Retries,
+    hooks: model.Hooks,
+) -> Plan:
+    """Fall back if it is critical, recover if it may be retried, else ask a person.
+
+    errors: the number seen in the threshold's scope and window.
+    """
+    strategy = incident.strategy
+    if incident.level is Level.CRITICAL or strategy is _FALLBACK:
+        return Plan(kind="recover" if hooks.fallback else "escalate", strategy=_FALLBACK)
+    reason = _reason_to_ask(incident, errors, threshold, hooks)
+    if reason is not None:
+        return Plan(kind="escalate", strategy=_MANUAL, reason=reason)
+    if incident.status is model.Status.DETECTED:
+        delay = _first_delay(incident, retries)
+        if delay > 0:
+            return Plan(kind="wait", strategy=strategy, delay_s=delay)
+    return Plan(kind="recover", strategy=strategy)
+
+
+def _reason_to_ask(
+    incident: Incident, errors: int, threshold: model.Threshold, hooks: model.Hooks
+) -> str | None:
+    """Return why a person is asked, empty if for the kind of failure; None if nobody is."""
+    if not incident.retryable or incident.strategy is _MANUAL:
+        return ""
+    if errors > threshold.errors:
+        return f"{errors} errors within {threshold.window_s:g} s are more than {threshold.errors}"
+    if incident.attempt >= incident.max_retries:
+        times = "retry" if incident.max_retries == 1 else "retries"
+        return f"{incident.max_retries} {times} did not help"
+    if hooks.of(incident.strategy) is None:
+        return f"no hook carries out {incident.strategy}"
+    return None
+
+
+def _first_delay(incident: Incident, retries: model.Retries) -> float:
+    """Seconds before the first attempt at one occurrence of the failure."""
+    if incident.strategy is model.RecoveryStrategy.WAIT_AND_RETRY:
+        return max(retries.wait_s, incident.retry_after_s or 0.0)
+    if incident.strategy is model.RecoveryStrategy.RETRY:
+        return retries.backoff.delay(incident.attempt + 1, retry_after_s=incident.retry_after_s)
+    return retries.backoff.delay(incident.attempt) if incident.attempt else 0.0
+
+
+def next_delay(incident: Incident, retries: model.Retries) -> float:
+    """Seconds before another attempt, after one that failed."""
+    if incident.strategy is model.RecoveryStrategy.WAIT_AND_RETRY:
+        return max(retries.wait_s, incident.retry_after_s or 0.0)
+    number = incident.attempt + (incident.strategy in _LATER)
+    return retries.backoff.delay(max(1, number), retry_after_s=incident.retry_after_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """What a hook is given.
+
+    strategy: what to do. attempt: from 1. key: the same for all attempts at one occurrence of the failure;
+    use it as an idempotency key. timeout_s: seconds the agent has from now on, None if unknown. task: None
+    for an unknown task.
     """
 
-    stamp: str
-    hooks: model.Hooks
-    strategy: model.RecoveryStrategy | None = None
-    by: str | None = None
-    retry_max: int | None = None
+    incident: Incident
+    strategy: model.RecoveryStrategy
+    attempt: int
+    key: str
+    timeout_s: float | None
+    task: model.TaskRecord | None
 
 
-class Begun(NamedTuple):
-    """What was decided and written. recovery: for the hook, None if no hook runs."""
-
-    incident: model.Incident
-    plan: model.Plan
-    recovery: model.Recovery | None
-    told: int
-    by_person: bool
+def action_of(strategy: model.RecoveryStrategy) -> str:
+    """The name of a strategy in the desk's JSON."""
+    return model.RECOVERY_ACTION.get(strategy, str(strategy))
 
 
-class HookOutcome(NamedTuple):
+def retry_of(incident: Incident) -> str:
+    """Which of its retries an incident is at; a person may order more than it has."""
+    most = f" of {incident.max_retries}" if incident.attempt <= incident.max_retries else ""
+    return f"(retry {incident.attempt}{most})"
+
+
+def place_of(incident: Incident) -> str:
+    """What an incident is about: its task, run or agent."""
+    return incident.task_id or incident.run_id or incident.agent_id or incident.error_id
+
+
+def first_line(text: str) -> str:
+    """The first line of a text, of at most 160 characters."""
+    line = " ".join(text.partition("\n")[0].split())
+    return line if len(line) <= 160 else f"{line[:159]}…"
+
+
+def escalation_text(incident: Incident, reason: str = "") -> str:
+    """What the role that an incident is escalated to is told."""
+    play = PLAYS.get(incident.cause or "")
+    title = first_line(incident.message) if play is None or not play.title else play.title
+    need = "manual review" if play is None else play.need
+    return f"{title} in {place_of(incident)} requires {need}{reason and f': {reason}'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookOutcome:
     """How a hook ended.
 
     error: why it failed. doubt: it may have done its work. final: retrying is useless. stopped: its desk
@@ -81,323 +178,168 @@ STOPPED = HookOutcome(ok=False, error="the desk was stopped before it", stopped=
 CUT_OFF = HookOutcome(ok=False, error="the desk was stopped during it", doubt=True, stopped=True)
 
 
-def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
-    """Decide what to do about an incident, and claim it under a lease."""
-    incident = rows.load(db, number)
-    if incident.stamp == order.stamp and incident.status is model.Status.RECOVERING:
-        # The same call again: the reply to its commit was lost.
-        return Begun(
-            incident=incident,
-            plan=model.Plan("recover", incident.strategy),
-            recovery=_recovery(db, rules, incident),
-            told=0,
-            by_person=order.strategy is not None,
+# Entries ------------------------------------------------------------------------------------------
+
+ON_DETECTION = (Level.CRITICAL, Level.HIGH)
+"""Levels whose roles are told on detection; for lower ones, when something is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The part of a desk's configuration that decides about incidents."""
+
+    owner: str
+    threshold: model.Threshold
+    retries: model.Retries
+    notifications: model.NotificationPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """What was decided and written. recovery: for the hook, None if no hook runs."""
+
+    incident: Incident
+    plan: Plan
+    recovery: Recovery | None = None
+    told: int = 0
+    by_person: bool = False
+
+
+def sighting(
+    before: Incident | None, draft: Incident, failure: model.Failure, key: str, rules: Rules, now: float
+) -> Entry:
+    """Make the entry of a failure. before: the newest incident of its kind, None for none.
+
+    A failure belongs to an open incident, and reopens one that was recovered within the threshold's window.
+    """
+    if before is not None and not before.closed:
+        agent_id = draft.agent_id or before.agent_id
+        return entry_of(
+            before, "seen again", by=rules.owner, now=now, text=draft.message, key=key, agent_id=agent_id
         )
-    model.untouched(incident, db.now)
-    if order.retry_max is not None:
-        allowed = incident._replace(max_retries=order.retry_max)
-        incident = rows.save(db, incident, allowed)
-    if order.strategy is None:
-        plan = _decided(db, rules, order, incident)
-    else:  # a fallback works without a hook: the desk marks the task itself
-        missing = order.hooks.of(order.strategy) is None
-        plan = model.Plan("escalate" if missing else "recover", order.strategy)
-    action = action_of(plan.strategy)
-    by_person = order.strategy is not None
-    if plan.kind == "wait":
-        due = db.now + plan.delay_s
-        after = model.moved(
-            incident, "postpone", db.now, next_attempt_at=due, recovery_action=action
-        )
-        after = rows.save(db, incident, after)
-        rows.log(db, "postponed", rules.owner, f"tried again in {plan.delay_s:g} s", after)
-        told = _tell_handling(db, rules, after, f"in {plan.delay_s:g} s")
-        return Begun(incident=after, plan=plan, recovery=None, told=told, by_person=False)
-    if plan.kind == "escalate":
-        incident = incident._replace(recovery_action=action)
-        if plan.strategy is model.RecoveryStrategy.FALLBACK:
-            _fallen_back(db, rules, incident)
-        after, told = escalate(db, rules, incident, None, plan.reason, order.by or rules.owner)
-        return Begun(incident=after, plan=plan, recovery=None, told=told, by_person=by_person)
-    after = model.claimed(
-        incident,
-        db.now,
-        plan.strategy,
-        owner=rules.owner,
-        stamp=order.stamp,
-        lease_s=order.hooks.lease_s,
-    )
-    after = rows.save(db, incident, after._replace(recovery_action=action))
-    text = f"{plan.strategy}, attempt {after.attempt}"
-    rows.log(db, "recovering", order.by or rules.owner, text, after)
-    return Begun(
-        incident=after,
-        plan=plan,
-        recovery=_recovery(db, rules, after),
-        told=_tell_handling(db, rules, after, retry_of(after)),
-        by_person=by_person,
-    )
-
-
-def action_of(strategy: model.RecoveryStrategy) -> str:
-    """The name of a strategy in the desk's JSON."""
-    return model.RECOVERY_ACTION.get(strategy, str(strategy))
-
-
-def _decided(db: Db, rules: Rules, order: Order, incident: model.Incident) -> model.Plan:
-    if incident.status in _HELD:
-        raise model.busy(incident, db.now)
-    if incident.status is model.Status.WAITING and (incident.next_attempt_at or 0.0) > db.now:
-        raise model.busy(incident, db.now)
-    if incident.status is model.Status.RECOVERING and order.hooks.on_in_doubt == "escalate":
-        reason = f"{incident.owner} went silent while recovering it; whether it did is not known"
-        return model.Plan("escalate", model.RecoveryStrategy.MANUAL, reason)
-    errors = errors_in_window(db, incident, rules.threshold)
-    return model.decide(incident, errors, rules.threshold, rules.retries, order.hooks)
-
-
-def _recovery(db: Db, rules: Rules, incident: model.Incident) -> model.Recovery:
-    task = agents.task(db, incident.task_id)
-    timeout = None if task is None else task.timeout_s
-    if incident.strategy is model.RecoveryStrategy.INCREASE_TIMEOUT:
-        timeout = rules.retries.raised(timeout)
-    key = f"{incident.fingerprint[:12]}-{incident.error_id}-{incident.occurrences}"
-    return model.Recovery(
-        incident=incident,
-        strategy=incident.strategy,
-        attempt=incident.attempt,
-        key=key,
-        timeout_s=timeout,
-        task=task,
-    )
-
-
-def _tell_handling(db: Db, rules: Rules, incident: model.Incident, when: str) -> int:
-    """Tell the roles of a medium incident what the desk does by itself. when: in words."""
-    if incident.level is not Level.MEDIUM:
-        return 0
-    roles = rules.notifications.roles.get(incident.level, ())
-    text = f"{incident.error_id}: {incident.recovery_action} for {where(incident)} {when}"
-    return rows.enqueue(
-        db, incident, roles, "handling", text, f"{incident.occurrences}.{incident.attempt}"
-    )
-
-
-def retry_of(incident: model.Incident) -> str:
-    """Which of its retries an incident is at; a person may order more than it has."""
-    most = f" of {incident.max_retries}" if incident.attempt <= incident.max_retries else ""
-    return f"(retry {incident.attempt}{most})"
-
-
-def where(incident: model.Incident) -> str:
-    """What an incident is about: its task, run or agent."""
-    return incident.task_id or incident.run_id or incident.agent_id or incident.error_id
-
-
-def finish(
-    db: Db, rules: Rules, hooks: model.Hooks, begun: Begun, outcome: HookOutcome
-) -> model.Incident:
-    """Write how a recovery ended, unless somebody else has taken it over."""
-    incident = rows.load(db, begun.incident.id)
-    said = f"{begun.plan.strategy}: {'done' if outcome.ok else outcome.error}"
-    if incident.stamp != begun.incident.stamp or incident.status is not model.Status.RECOVERING:
-        rows.log(db, "came too late", rules.owner, said, incident)
-        return incident
-    rows.log(db, "hook done" if outcome.ok else "hook failed", rules.owner, said, incident)
-    if begun.plan.strategy is model.RecoveryStrategy.FALLBACK:
-        _fallen_back(db, rules, incident)
-        reason = "" if outcome.ok else f"the fallback failed: {outcome.error}"
-        return escalate(db, rules, incident, None, reason, rules.owner)[0]
-    if outcome.ok:
-        return _recovered(db, rules, begun, incident, outcome)
-    if outcome.doubt and hooks.on_in_doubt == "escalate":
-        reason = f"{outcome.error}; whether it has happened is not known"
-    elif outcome.stopped:  # for the next desk, at once; the attempt does not count
-        attempt = incident.attempt - 1
-        after = model.moved(incident, "postpone", db.now, next_attempt_at=db.now, attempt=attempt)
-        after = rows.save(db, incident, after)
-        rows.log(db, "given back", rules.owner, "the desk was stopped", after)
-        return after
-    elif begun.by_person or outcome.final:
-        reason = f"{begun.plan.strategy} failed: {outcome.error}"
-    elif incident.attempt >= incident.max_retries:
-        reason = f"{incident.attempt} of {incident.max_retries} retries failed, the last: {outcome.error}"
-    else:
-        delay = model.next_delay(incident, rules.retries)
-        after = model.moved(incident, "postpone", db.now, next_attempt_at=db.now + delay)
-        after = rows.save(db, incident, after)
-        rows.log(db, "postponed", rules.owner, f"tried again in {delay:g} s", after)
-        return after
-    return escalate(db, rules, incident, None, reason, rules.owner)[0]
-
-
-def renew(db: Db, begun: Begun, lease_s: float) -> bool:
-    """Renew the lease of a recovery; False if somebody else has taken it over."""
-    changed = db.run(
-        "UPDATE incidents SET lease_until = :until "
-        "WHERE id = :id AND stamp = :stamp AND status = 'recovering'",
-        {"until": db.now + lease_s, "id": begun.incident.id, "stamp": begun.incident.stamp},
-    )
-    return changed == 1
-
-
-def _recovered(
-    db: Db, rules: Rules, begun: Begun, incident: model.Incident, outcome: HookOutcome
-) -> model.Incident:
-    after = rows.save(db, incident, model.moved(incident, "recover", db.now))
-    if outcome.new_agent_id is not None:
-        agents.successor(db, incident, outcome.new_agent_id)
-    timeout = begun.recovery.timeout_s if begun.recovery is not None else None
+    border = now - rules.threshold.window_s
     if (
-        begun.plan.strategy is model.RecoveryStrategy.INCREASE_TIMEOUT
-        and incident.task_id is not None
+        before is not None
+        and before.status is model.Status.RECOVERED
+        and (before.resolved_at or 0.0) > border
     ):
-        agents.ensure_task(db, incident.task_id)
-        db.run(
-            "UPDATE tasks SET timeout_s = :timeout WHERE task_id = :task_id",
-            {"timeout": timeout, "task_id": incident.task_id},
-        )
-    kind = "Task" if incident.task_id is not None else "Run" if incident.run_id else "Agent"
-    text = f"{kind} resumed {retry_of(after)}"
-    rows.log(db, "recovered", rules.owner, text, after)
-    if after.level is Level.MEDIUM:
-        roles = rules.notifications.roles.get(after.level, ())
-        rows.enqueue(
-            db,
-            after,
-            roles,
-            "recovered",
-            f"{after.error_id}: {text}, {where(after)}",
-            after.occurrences,
-        )
-    return after
+        agent_id = draft.agent_id or before.agent_id
+        asked = _detected(before, rules)
+        return entry_of(
+            before, "reopened", by=rules.owner, now=now, text=draft.message, key=key, asked=asked,
+            agent_id=agent_id,
+        )  # fmt: skip
+    occurrence = 1 if before is None else before.occurrence + 1
+    found = replace(
+        draft,
+        error_id=model.error_id_of(draft.fingerprint, occurrence),
+        occurrence=occurrence,
+        first_seen=now if failure.at is None else min(now, failure.at),
+    )
+    asked = _detected(found, rules)
+    return entry_of(
+        None, "detected", by=rules.owner, now=now, text=found.message, draft=found, key=key, asked=asked
+    )
 
 
-def _fallen_back(db: Db, rules: Rules, incident: model.Incident) -> None:
-    """Mark the task as failed, and suggest another way."""
-    if incident.task_id is not None:
-        agents.ensure_task(db, incident.task_id)
-        db.run(
-            "UPDATE tasks SET status = 'failed' WHERE task_id = :task_id",
-            {"task_id": incident.task_id},
-        )
-        rows.log(db, "task failed", rules.owner, incident.task_id, incident)
-    if incident.alternative:
-        rows.log(db, "suggested", rules.owner, incident.alternative, incident)
+def _detected(incident: Incident, rules: Rules) -> list[Asked]:
+    if incident.level not in ON_DETECTION or incident.source == DESK:
+        return []
+    roles = rules.notifications.roles.get(incident.level, ())
+    text = f"{incident.level} incident {incident.error_id}: {first_line(incident.message)}"
+    return [{"role": role, "kind": "detected", "text": text} for role in roles]
 
 
-def message_for(incident: model.Incident, reason: str = "") -> str:
-    title, need = title_of(incident)
-    return f"{title} in {where(incident)} requires {need}{reason and f': {reason}'}"
+def _to_medium(incident: Incident, rules: Rules, kind: str, text: str) -> list[Asked]:
+    """Tell the roles of a medium incident what the desk does by itself."""
+    if incident.level is not Level.MEDIUM:
+        return []
+    roles = rules.notifications.roles.get(incident.level, ())
+    return [{"role": role, "kind": kind, "text": f"{incident.error_id}: {text}"} for role in roles]
 
 
-def escalate(
-    db: Db, rules: Rules, incident: model.Incident, role: str | None, reason: str, by: str
-) -> tuple[model.Incident, int]:
-    """Hand an incident to a role, None for the first of its level; also returns the new messages."""
-    policy = rules.notifications
-    chosen = policy.start(incident.level) if role is None else role
-    seconds = policy.ack_s.get(incident.level)
-    before = rows.load(db, incident.id)
-    after = model.moved(
-        incident, "escalate", db.now, escalation_level=chosen, acknowledged_by=None,
-        ack_due=None if seconds is None else db.now + seconds,
+def postponed(
+    incident: Incident, rules: Rules, now: float, delay_s: float, reason: str = "", **values: Any
+) -> Entry:
+    """Make the entry of an attempt that is made later."""
+    action = values.get("recovery_action")
+    asked: list[Asked] = []
+    if action is not None:
+        text = f"{action} for {place_of(incident)} in {delay_s:g} s"
+        asked = _to_medium(incident, rules, "handling", text)
+    return entry_of(
+        incident, "postponed", by=rules.owner, now=now, next_attempt_at=now + delay_s, asked=asked,
+        text=f"{reason and f'{reason}; '}tried again in {delay_s:g} s", **values,
     )  # fmt: skip
-    after = rows.save(db, before, after)
-    text = message_for(after, reason)
-    rows.log(db, "escalated", by, f"to {chosen}: {text}", after)
-    told = 0
-    if after.source != "desk":
-        told = rows.enqueue(db, after, (chosen,), "escalated", text, after.version)
-    return after, told
 
 
-def escalate_by_order(
-    db: Db, rules: Rules, number: int, role: str, by: str
-) -> tuple[model.Incident, int]:
-    incident = rows.load(db, number)
-    model.untouched(incident, db.now)
-    return escalate(db, rules, incident, role, "", by)
+def recovering(incident: Incident, plan: Plan, rules: Rules, by: str, now: float) -> Entry:
+    """Make the entry of a recovery that begins."""
+    attempt, action = incident.attempt + 1, action_of(plan.strategy)
+    retry = retry_of(replace(incident, attempt=attempt))
+    asked = _to_medium(incident, rules, "handling", f"{action} for {place_of(incident)} {retry}")
+    return entry_of(
+        incident, "recovering", by=by, now=now, text=f"{plan.strategy}, attempt {attempt}", asked=asked,
+        owner=rules.owner, strategy=plan.strategy, recovery_action=action, max_retries=incident.max_retries,
+    )  # fmt: skip
 
 
-def acknowledge(db: Db, number: int, by: str, note: str) -> model.Incident:
-    incident = rows.load(db, number)
-    model.untouched(incident, db.now)
-    after = rows.save(
-        db, incident, model.moved(incident, "acknowledge", db.now, acknowledged_by=by)
-    )
-    rows.log(db, "acknowledged", by, note, after)
-    return after
+def escalated(
+    incident: Incident, rules: Rules, by: str, now: float, *, role: str | None = None, reason: str = "",
+    **values: Any,
+) -> Entry:  # fmt: skip
+    """Make the entry of an escalation to a role, None for the first of the incident's level."""
+    chosen = rules.notifications.start(incident.level) if role is None else role
+    seconds = rules.notifications.ack_s.get(incident.level)
+    text = escalation_text(incident, reason)
+    asked = [{"role": chosen, "kind": "escalated", "text": text}]
+    return entry_of(
+        incident, "escalated", by=by, now=now, text=f"to {chosen}: {text}",
+        asked=[] if incident.source == DESK else asked, escalation_level=chosen,
+        ack_due=None if seconds is None else now + seconds, **values,
+    )  # fmt: skip
 
 
-def note(db: Db, number: int, by: str, text: str) -> model.Incident:
-    incident = rows.load(db, number)
-    rows.log(db, "noted", by, text, incident)
-    return incident
+def unheard(incident: Incident, rules: Rules, now: float) -> Entry:
+    """Make the entry of an escalation that nobody has acknowledged: it goes to the next role."""
+    role = rules.notifications.after(incident.escalation_level or "")
+    if role is None:
+        text = "nobody acknowledged it, and the chain ends"
+        return entry_of(incident, "unheard", by=rules.owner, now=now, text=text, ack_due=None)
+    reason = f"{incident.escalation_level} did not acknowledge it"
+    return escalated(incident, rules, rules.owner, now, role=role, reason=reason)
 
 
-def close(db: Db, number: int, outcome: str, by: str, note: str) -> model.Incident:
-    incident = rows.load(db, number)
-    model.untouched(incident, db.now)
-    if (
-        incident.status is model.Status.RECOVERING
-    ):  # its owner is gone, and a person knows the outcome
-        incident = rows.save(db, incident, model.moved(incident, "escalate", db.now))
-    after = rows.save(db, incident, model.moved(incident, outcome, db.now))
-    rows.log(db, "resolved", by, f"{outcome}{note and f': {note}'}", after)
-    # If the deadlock or the failing sink persists, it becomes a new incident.
-    db.run(
-        "DELETE FROM sightings WHERE incident = :id AND source IN ('tasks', 'desk')", {"id": number}
-    )
-    return after
-
-
-def number_of_task(db: Db, task_id: str) -> int:
-    """The number of the newest open incident of a task or run. Raises UnknownIncident, IncidentBusy."""
-    found = rows.find(db, _OPEN_OF_TASK, {"task": task_id}, order="id DESC", limit=20)
-    if not found:
-        raise model.UnknownIncident(f"no incident of {task_id} is open")
-    free = [incident for incident in found if not model.leased(incident, db.now)]
-    if not free:
-        raise model.busy(found[0], db.now)
-    return free[0].id
-
-
-DUE_QUERIES = {
-    "detected": ("status = 'detected' AND last_seen <= :now", "last_seen"),
-    "waiting": ("next_attempt_at <= :now AND next_attempt_at IS NOT NULL", "next_attempt_at"),
-    "left": ("lease_until <= :now AND lease_until IS NOT NULL", "lease_until"),
-}
-"""What a round handles: new incidents, due ones, and those a dead desk has left."""
-
-
-def due(db: Db, most: int = DUE) -> list[int]:
-    """The numbers of the incidents to handle now."""
-    found: list[int] = []
-    for where_, order in DUE_QUERIES.values():
-        statement = f"SELECT id FROM incidents WHERE {where_} ORDER BY {order} LIMIT :most"
-        found += [row[0] for row in db.rows(statement, {"now": db.now, "most": most})]
-    return found
-
-
-UNHEARD = "ack_due <= :now AND ack_due IS NOT NULL"
-
-
-def remind(db: Db, rules: Rules) -> int:
-    """Escalate to the next role what nobody has acknowledged in time; returns how many."""
-    late = rows.find(db, UNHEARD, {"now": db.now}, order="ack_due", limit=DUE)
-    for incident in late:
-        role = rules.notifications.after(incident.escalation_level or "")
-        if role is None:
-            after = incident._replace(ack_due=None, version=incident.version + 1)
-            rows.save(db, incident, after)
-            rows.log(
-                db, "unheard", rules.owner, "nobody acknowledged it, and the chain ends", after
-            )
-        else:
-            reason = f"{incident.escalation_level} did not acknowledge it"
-            escalate(db, rules, incident, role, reason, rules.owner)
-    return len(late)
+def ended(
+    incident: Incident, begun: Begun, outcome: HookOutcome, rules: Rules, hooks: model.Hooks, now: float
+) -> Entry:
+    """Make the entry of how a recovery ended."""
+    strategy = begun.plan.strategy
+    if strategy is _FALLBACK:
+        reason = "" if outcome.ok else f"the fallback failed: {outcome.error}"
+        return escalated(incident, rules, rules.owner, now, reason=reason)
+    if outcome.ok:
+        kind = "Task" if incident.task_id is not None else "Run" if incident.run_id else "Agent"
+        text = f"{kind} resumed {retry_of(incident)}"
+        asked = _to_medium(incident, rules, "recovered", f"{text}, {place_of(incident)}")
+        return entry_of(
+            incident, "recovered", by=rules.owner, now=now, text=text, asked=asked,
+            new_agent_id=outcome.new_agent_id,
+        )  # fmt: skip
+    said = f"{strategy} failed: {outcome.error}"
+    if outcome.doubt and hooks.on_in_doubt == "escalate":
+        said = f"{outcome.error}; whether it has happened is not known"
+    elif outcome.stopped:  # for the next desk, at once; the attempt does not count
+        text = "the desk was stopped"
+        return entry_of(
+            incident, "given back", by=rules.owner, now=now, text=text, next_attempt_at=now
+        )
+    elif incident.attempt >= incident.max_retries and not begun.by_person and not outcome.final:
+        times = f"{incident.attempt} of {incident.max_retries}"
+        said = f"{times} retries failed, the last: {outcome.error}"
+    elif not begun.by_person and not outcome.final:
+        return postponed(incident, rules, now, next_delay(incident, rules.retries), said)
+    return escalated(incident, rules, rules.owner, now, reason=said)
 
 
 # Functions of the user, sync or async, under a deadline.
@@ -421,7 +363,7 @@ async def call(function: Callable[..., Any], argument: Any, deadline_s: float) -
         return await found if inspect.isawaitable(found) else found
 
 
-async def run_hook(hook: model.Hook, recovery: model.Recovery, deadline_s: float) -> HookOutcome:
+async def run_hook(hook: model.Hook, recovery: Recovery, deadline_s: float) -> HookOutcome:
     """Run a hook; never raises but for cancellation."""
     began = anyio.current_time()
     try:
@@ -477,7 +419,7 @@ def recovers(*runners: AgentLike, group: TaskGroup | None = None) -> model.Hook:
         raise UsageError("recovers() takes one or more agents, each with a name of its own")
     known = {alias: one for one in found for alias in one.aliases} | own
 
-    async def recover_run(recovery: model.Recovery) -> bool | None:
+    async def recover_run(recovery: Recovery) -> bool | None:
         incident = recovery.incident
         chosen = known.get(incident.agent_type)
         if incident.run_id is None or chosen is None:

@@ -1,4 +1,4 @@
-"""Incidents as values: what is stored, what is configured, and the moves an incident may make."""
+"""Incidents as values: what is configured, what a desk is told, and what it tells."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
+from triage.core.constructors import Value
 from triage.core.errors import TriageError, check_count, check_number, check_word, misuse
-from triage.core.taxonomy import Cause, FailureType, Level, Severity
+from triage.core.taxonomy import Cause, Level
 from triage.strategies.ready_made import Backoff
 
 
@@ -59,79 +60,75 @@ RECOVERY_ACTION: dict[RecoveryStrategy, str] = {
 """Names of strategies in the desk's JSON, where they differ."""
 
 
-class Incident(NamedTuple):
-    """A failure as operations sees it. The fields are the columns of its row.
+class LogEntry(Value, frozen=True):
+    """An entry of an incident's log. verb: what was done. by: the desk that did it, or a person.
 
-    id: its number; people and programs use `error_id`. fingerprint: the same for all failures of one kind
-    in one task, run or line of agents. source: who found it: `runs`, `agents`, `tasks`, `reports`, `desk`,
-    or the table it was read from. agent_type: the type of the agent; for a run, the agent's name. cause:
-    the finer name, None if unknown. action: the recommended action, as a word. strategy: what carries it
-    out. alternative: another way to get the task done, in a sentence. attempt: recoveries begun.
-    escalation_level: the role that was told last. ack_due: when the next role is told, unless somebody
-    acknowledges. owner, lease_until: who is recovering it, and until when nobody else may. stamp: names
-    the call that claimed it. version: rises with each change. Times are seconds since the epoch on the
-    store's clock, None where something has not happened.
+    text: details, for people. status, attempt: those of the incident afterwards. at: seconds since the
+    epoch.
     """
 
-    id: int
-    fingerprint: str
-    source: str
-    agent_id: str | None
-    agent_type: str
-    task_id: str | None
-    run_id: str | None
-    message: str
-    failure_type: FailureType
-    cause: str | None
-    severity: Severity
+    error_id: str
+    at: float
+    verb: str
+    by: str
+    status: Status
+    attempt: int
+    text: str = ""
+
+
+class Message(Value, frozen=True):
+    """A message to a role, as a sink receives it.
+
+    key: the same for every delivery, so that a receiver can drop duplicates. kind: `detected`,
+    `handling`, `escalated` or `recovered`. text: one line. status: `pending`, `sent`, or `failed` for one
+    that was given up. attempts: deliveries that ended. body: the incident as a JSON object when it is
+    delivered, else empty. Times are seconds since the epoch; due: of the next delivery.
+    """
+
+    error_id: str
+    role: str
     level: Level
-    retryable: bool
-    action: str
-    strategy: RecoveryStrategy
-    status: Status = Status.DETECTED
-    attempt: int = 0
-    max_retries: int = 0
-    retry_after_s: float | None = None
-    next_attempt_at: float | None = None
-    escalation_level: str | None = None
-    ack_due: float | None = None
-    acknowledged_by: str | None = None
-    owner: str | None = None
-    lease_until: float | None = None
-    stamp: str = ""
-    files: tuple[str, ...] = ()
-    stack_trace: str | None = None
-    recovery_action: str | None = None
-    alternative: str = ""
-    first_seen: float = 0.0
-    last_seen: float = 0.0
-    occurrences: int = 1
-    resolved_at: float | None = None
-    version: int = 0
-
-    @property
-    def error_id(self) -> str:
-        """`err-001` and on."""
-        return f"err-{self.id:03d}"
-
-    @property
-    def closed(self) -> bool:
-        """Whether its status is final."""
-        return self.status in CLOSED
+    kind: str
+    key: str
+    text: str
+    created_at: float
+    due: float
+    status: str = "pending"
+    attempts: int = 0
+    sent_at: float | None = None
+    body: Mapping[str, Any] = {}
 
 
-class Sighting(NamedTuple):
-    """A failure as a source reports it, not yet assigned to an incident.
+class TaskRecord(Value, frozen=True):
+    """A task of agents. status: `open`, `done` or `failed`. timeout_s: seconds an agent has for it.
 
-    key: identifies this failure within its source. status: the word of the source (`failed`, `killed`,
-    `timeout`, …), used without a message. at: seconds since the epoch, None for now. scope: groups
-    failures that have neither task nor run. trace: a stack trace. diagnosed: a Diagnosis, an ErrorInfo, or
-    a cause as text; None if the message is all there is. priority, estimated_hours: of the task, if known.
+    waits_for: ids of the tasks that must be done first.
+    """
+
+    task_id: str
+    title: str = ""
+    status: str = "open"
+    priority: int | None = None
+    estimated_hours: float | None = None
+    timeout_s: float | None = None
+    waits_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A failure as a source reports it.
+
+    source: names the source, such as a table. key: identifies this failure within its source. status: the
+    word of the source (`failed`, `killed`, `timeout`, …), used without a message. at: seconds since the
+    epoch, None for now. scope: groups failures that have neither task nor run. trace: a stack trace.
+    diagnosed: a Diagnosis, an ErrorInfo, or a cause as text; None if the message is all there is.
+    priority, estimated_hours: of the task, if known. lasting: it is a condition that is still there, and
+    is found again when its incident is closed.
     """
 
     source: str
     key: str
-    message: str
+    message: str = ""
     agent_id: str | None = None
     agent_type: str = ""
     task_id: str | None = None
@@ -144,100 +141,7 @@ class Sighting(NamedTuple):
     diagnosed: Any = None
     priority: int | None = None
     estimated_hours: float | None = None
-
-
-class LogEntry(NamedTuple):
-    """An entry of the append-only log.
-
-    verb: what was done. by: the owner of the desk that did it, or a person. text: details, for people.
-    status, attempt: those of the incident afterwards.
-    """
-
-    id: int
-    incident: int | None
-    at: float
-    verb: str
-    by: str
-    status: str | None
-    attempt: int | None
-    text: str
-
-
-class Message(NamedTuple):
-    """A message to a role, as the outbox keeps it and a sink receives it.
-
-    key: the same for every delivery, so that a receiver can drop duplicates. kind: `detected`,
-    `handling`, `escalated` or `recovered`. text: one line. body: the incident as a JSON object. attempts:
-    deliveries begun.
-    """
-
-    id: int
-    incident: int
-    role: str
-    level: Level
-    kind: str
-    key: str
-    text: str
-    body: dict[str, Any]
-    status: str
-    attempts: int
-    created_at: float
-    due: float
-    sent_at: float | None
-
-    @property
-    def error_id(self) -> str:
-        """The id of its incident."""
-        return f"err-{self.incident:03d}"
-
-
-class AgentRecord(NamedTuple):
-    """An agent. Its restart is another agent, which `replaces` it.
-
-    root: the first agent of the line. status: `running`, `done`, `failed`, `killed`, `timeout`, `dead` (no
-    heartbeat) or `replaced`. due: when its next heartbeat is late, None without any. attempt: from 1.
-    """
-
-    agent_id: str
-    agent_type: str
-    task_id: str | None
-    status: str
-    started: float
-    heartbeat: float | None
-    heartbeat_s: float | None
-    due: float | None
-    ended: float | None
-    message: str | None
-    replaces: str | None
-    root: str
-    attempt: int
-
-
-class TaskRecord(NamedTuple):
-    """A task of agents. status: `open`, `done` or `failed`. timeout_s: seconds an agent has for it."""
-
-    task_id: str
-    title: str
-    status: str
-    priority: int | None
-    estimated_hours: float | None
-    timeout_s: float | None
-
-
-class Recovery(NamedTuple):
-    """What a hook is given.
-
-    strategy: what to do. attempt: from 1. key: the same for all attempts at one occurrence of the failure;
-    use it as an idempotency key. timeout_s: seconds the agent has from now on, None if unknown. task: None
-    for an unknown task.
-    """
-
-    incident: Incident
-    strategy: RecoveryStrategy
-    attempt: int
-    key: str
-    timeout_s: float | None
-    task: TaskRecord | None
+    lasting: bool = False
 
 
 # Errors.
@@ -279,14 +183,13 @@ class OutcomeLost(IncidentError):
 
 
 MAX_MESSAGE = 4_000
-MAX_TRACE = 20_000
+MAX_TRACE = 8_000
 MAX_ID = 256
 MAX_FILES = 20
 MILLIS = 1e11
 """Larger times are milliseconds."""
 
 _NUMBERS = re.compile(r"\d+")
-_ID = re.compile(r"err-(\d{1,18})")
 # A path ends as source and data files do. All repetitions are bounded.
 _FILE = re.compile(
     r"(?<![\w/.:-])(?:(?:\.{1,2}|[\w@+-]{1,64}(?:\.[\w@+-]{1,32}){0,3})?/){0,12}"
@@ -323,18 +226,6 @@ def paths_of(field: str, files: object) -> tuple[str, ...]:
     return paths
 
 
-def number_of(error_id: object) -> int:
-    """The number in an incident's id. Raises UnknownIncident for any other text."""
-    if not isinstance(error_id, str):
-        raise misuse("error_id", error_id, "text such as 'err-001'")
-    match = _ID.fullmatch(error_id)
-    if match is None:
-        raise UnknownIncident(
-            f"{clean(error_id, 80)!r} is no incident's id; they look like err-001"
-        )
-    return int(match[1])
-
-
 def files_in(*texts: str | None) -> tuple[str, ...]:
     """The files named in texts, in order, without duplicates; at most 20."""
     found: dict[str, None] = {}
@@ -349,6 +240,11 @@ def fingerprint(scope: str, agent_type: str, kind: str, cause: str | None, messa
     words = " ".join(_NUMBERS.sub("#", message.casefold()).split())[:300]
     text = "\x1f".join((scope, agent_type, kind, cause or "", words))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def error_id_of(fingerprint: str, occurrence: int) -> str:
+    """Return the id of an incident, the same for every desk. occurrence: from 1."""
+    return f"err-{hashlib.sha256(f'{fingerprint}/{occurrence}'.encode()).hexdigest()[:12]}"
 
 
 def iso(seconds: float) -> str:
@@ -380,6 +276,10 @@ def seconds_of(value: object) -> float | None:
 # Configuration.
 
 
+Sink = Callable[[Message], Any]
+"""Delivers a message, sync (in a thread) or async. An exception means that it was not delivered."""
+Source = Callable[[float], Iterable[Failure]]
+"""Returns the failures of another system since a time, in seconds since the epoch. Runs in a thread."""
 Hook = Callable[..., Any]
 """`hook(recovery)`, sync or async: returns the id of the new agent, None or True for success, False for
 failure. An exception is a failure, too."""
@@ -499,7 +399,7 @@ class Watch:
 
     lease_lost_s: seconds a run may stay without an owner after its lease ended or it was given back, 60.
     suspended_s: seconds a run may wait for an answer, 86,400; None for ever. runs: False ignores the runs
-    of the store.
+    of the store. look_back_s: age of the oldest failures that a look finds, 30 days.
 
     Raises UsageError, which names the field.
     """
@@ -507,9 +407,11 @@ class Watch:
     lease_lost_s: float = 60.0
     suspended_s: float | None = 86_400.0
     runs: bool = True
+    look_back_s: float = 30 * 86_400.0
 
     def __post_init__(self) -> None:
         check_number("Watch.lease_lost_s", self.lease_lost_s, "seconds")
+        check_number("Watch.look_back_s", self.look_back_s, "seconds")
         if self.suspended_s is not None:
             check_number("Watch.suspended_s", self.suspended_s, "seconds", above=True)
         if not isinstance(cast("object", self.runs), bool):
@@ -523,8 +425,8 @@ class NotificationPolicy:
     roles: by level; critical and high incidents are told when detected, medium ones when they are
     recovered, low ones are only logged. chain: the roles an escalation goes through. starts: where in the
     chain each level starts. ack_s: seconds, by level, after which an unacknowledged escalation goes to the
-    next role. rate, window_s: the most messages to one role (30) within so many seconds (60); others
-    wait, except critical ones. tries: deliveries before a message is given up, 8. backoff: seconds
+    next role. rate, window_s: the most messages from one desk to one role (30) within so many seconds
+    (60); others wait, except critical ones. tries: deliveries before a message is given up, 8. backoff: seconds
     between them. deadline_s: seconds a sink has for one message, 15.
 
     Raises UsageError, which names the field.
@@ -614,169 +516,3 @@ def expect(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         names = ", ".join(entry.name for entry in fields(kind)[:3])
         raise misuse(name, value, f"a {kind.__name__}", f"write {kind.__name__}({names}, …)")
-
-
-# What to do about an incident.
-
-
-class Plan(NamedTuple):
-    """What to do. reason: why it is escalated, if not for its kind. delay_s: for `wait`."""
-
-    kind: Literal["recover", "wait", "escalate"]
-    strategy: RecoveryStrategy
-    reason: str = ""
-    delay_s: float = 0.0
-
-
-_LATER = (RecoveryStrategy.RETRY, RecoveryStrategy.WAIT_AND_RETRY)
-"""Strategies that wait before their first attempt; the others wait before the second."""
-
-
-def decide(
-    incident: Incident, errors: int, threshold: Threshold, retries: Retries, hooks: Hooks
-) -> Plan:
-    """Fall back if it is critical, recover if it may be retried, else ask a person.
-
-    errors: the number seen in the threshold's scope and window.
-    """
-    strategy = incident.strategy
-    if incident.level is Level.CRITICAL or strategy is RecoveryStrategy.FALLBACK:
-        kind: Literal["recover", "escalate"] = "recover" if hooks.fallback else "escalate"
-        return Plan(kind, RecoveryStrategy.FALLBACK)
-    manual = Plan("escalate", RecoveryStrategy.MANUAL)
-    if not incident.retryable or strategy is RecoveryStrategy.MANUAL:
-        return manual
-    if errors > threshold.errors:
-        reason = f"{errors} errors within {threshold.window_s:g} s are more than {threshold.errors}"
-        return manual._replace(reason=reason)
-    if incident.attempt >= incident.max_retries:
-        times = "retry" if incident.max_retries == 1 else "retries"
-        return manual._replace(reason=f"{incident.max_retries} {times} did not help")
-    if hooks.of(strategy) is None:
-        return manual._replace(reason=f"no hook carries out {strategy}")
-    delay = 0.0 if incident.status is not Status.DETECTED else first_delay(incident, retries)
-    return Plan("wait", strategy, delay_s=delay) if delay > 0 else Plan("recover", strategy)
-
-
-def first_delay(incident: Incident, retries: Retries) -> float:
-    """Seconds before the first attempt at one occurrence of the failure."""
-    if incident.strategy is RecoveryStrategy.WAIT_AND_RETRY:
-        return max(retries.wait_s, incident.retry_after_s or 0.0)
-    if incident.strategy is RecoveryStrategy.RETRY:
-        return retries.backoff.delay(incident.attempt + 1, retry_after_s=incident.retry_after_s)
-    return retries.backoff.delay(incident.attempt) if incident.attempt else 0.0
-
-
-def next_delay(incident: Incident, retries: Retries) -> float:
-    """Seconds before another attempt, after one that failed."""
-    if incident.strategy is RecoveryStrategy.WAIT_AND_RETRY:
-        return max(retries.wait_s, incident.retry_after_s or 0.0)
-    number = incident.attempt + (incident.strategy in _LATER)
-    return retries.backoff.delay(max(1, number), retry_after_s=incident.retry_after_s)
-
-
-# The moves of an incident.
-
-_S = Status
-_WITH_A_PERSON = (_S.ESCALATED, _S.ACKNOWLEDGED)
-_OPEN = tuple(status for status in _S if status not in CLOSED)
-_FREE = tuple(status for status in _OPEN if status is not _S.RECOVERING)
-
-MOVES: dict[str, dict[Status, Status]] = {
-    "see": {**{s: s for s in _OPEN}, _S.RECOVERED: _S.DETECTED},
-    "postpone": {_S.DETECTED: _S.WAITING, _S.RECOVERING: _S.WAITING},
-    "claim": dict.fromkeys(_OPEN, _S.RECOVERING),
-    "recover": {_S.RECOVERING: _S.RECOVERED},
-    "escalate": dict.fromkeys(_OPEN, _S.ESCALATED),
-    "acknowledge": dict.fromkeys((_S.DETECTED, _S.WAITING, *_WITH_A_PERSON), _S.ACKNOWLEDGED),
-    "recovered": dict.fromkeys(_FREE, _S.RECOVERED),
-    "failed": dict.fromkeys(_FREE, _S.FAILED),
-    "ignored": dict.fromkeys(_FREE, _S.IGNORED),
-}
-"""For each verb, the status after by the status before. Other moves are impossible."""
-
-
-def moved(incident: Incident, verb: str, now: float, **changes: Any) -> Incident:
-    """The incident after a move, with other changes.
-
-    Raises IncidentClosed or IncidentBusy if its status does not allow the move.
-    """
-    status = MOVES[verb].get(incident.status)
-    if status is None:
-        if incident.closed:
-            raise IncidentClosed(f"{incident.error_id} is {incident.status} already")
-        raise busy(incident, now)
-    fields_of_status: dict[str, Any] = {"resolved_at": now if status in CLOSED else None}
-    if status is not _S.RECOVERING:
-        fields_of_status |= {"owner": None, "lease_until": None}
-    if status is not _S.WAITING:
-        fields_of_status["next_attempt_at"] = None
-    if status is not _S.ESCALATED:
-        fields_of_status["ack_due"] = None
-    changes = {**fields_of_status, **changes}
-    return incident._replace(status=status, version=incident.version + 1, **changes)
-
-
-def busy(incident: Incident, now: float) -> IncidentBusy:
-    """The error for an incident that nobody may change now."""
-    if incident.status is _S.RECOVERING and incident.lease_until is not None:
-        left = max(0.0, incident.lease_until - now)
-        return IncidentBusy(
-            f"{incident.error_id} is being recovered by {incident.owner}, whose lease lasts "
-            f"{left:.1f} s more",
-            wait_s=left,
-        )
-    if incident.status is _S.WAITING and incident.next_attempt_at is not None:
-        left = max(0.0, incident.next_attempt_at - now)
-        return IncidentBusy(f"{incident.error_id} is tried again in {left:.1f} s", wait_s=left)
-    who = incident.acknowledged_by or incident.escalation_level or "a person"
-    return IncidentBusy(
-        f"{incident.error_id} is {incident.status}: {who} has it; recover it by a strategy or resolve it"
-    )
-
-
-def leased(incident: Incident, now: float) -> bool:
-    """Whether a live desk is recovering it."""
-    return (
-        incident.status is _S.RECOVERING
-        and incident.lease_until is not None
-        and incident.lease_until > now
-    )
-
-
-def seen(incident: Incident, now: float) -> Incident:
-    """The incident after one more occurrence. A recovered one opens again and keeps its attempts."""
-    if incident.status is _S.RECOVERED:
-        return moved(
-            incident, "see", now, last_seen=now, occurrences=incident.occurrences + 1,
-            escalation_level=None, acknowledged_by=None,
-        )  # fmt: skip
-    return incident._replace(
-        last_seen=now, occurrences=incident.occurrences + 1, version=incident.version + 1
-    )
-
-
-def claimed(
-    incident: Incident,
-    now: float,
-    strategy: RecoveryStrategy,
-    *,
-    owner: str,
-    stamp: str,
-    lease_s: float,
-) -> Incident:
-    """The incident after `owner` has begun to recover it. The attempt counts from here."""
-    if leased(incident, now):
-        raise busy(incident, now)
-    return moved(
-        incident, "claim", now, owner=owner, stamp=stamp, lease_until=now + lease_s,
-        attempt=incident.attempt + 1, strategy=strategy,
-    )  # fmt: skip
-
-
-def untouched(incident: Incident, now: float) -> None:
-    """Raise if the incident is closed, or if a live owner is recovering it."""
-    if incident.closed:
-        raise IncidentClosed(f"{incident.error_id} is {incident.status} already")
-    if leased(incident, now):
-        raise busy(incident, now)

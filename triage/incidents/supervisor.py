@@ -26,7 +26,7 @@ LOOKED_AT = 1000
 AHEAD = 10
 """Incidents fetched for each free place, so that several supervisors choose different ones."""
 TOLD = 100
-"""Messages in one delivery."""
+"""Incidents in one delivery."""
 MARGIN_S = 60.0
 """Seconds a look may take beyond its interval."""
 COUNTED = ("looks", "detected", "handled", "failed", "unheard", "delivered")
@@ -177,19 +177,19 @@ class Supervisor:
     async def _look(self) -> int:
         """Look for failures; returns how many were new."""
         found = await self._desk.look(limit=LOOKED_AT)
-        unheard = await self._desk.remind()
         self._looked = self._env.time()
         self._due = self._env.monotonic() + self._interval + MARGIN_S
-        self._count(looks=1, detected=found, unheard=unheard)
+        self._count(looks=1, detected=found)
         self._aside.clear()
         self._ring(_RECOVER)
         self._ring(_TELL)
         return found
 
     async def _recover(self) -> int:
-        """Begin to handle due incidents while there is room; returns how many."""
+        """Begin to attend to due incidents while there is room; returns how many."""
         room = self._at_once - len(self._under_way)
         if room <= 0:
+            self._ring(_TELL)
             return 0
         busy = self._under_way | self._aside
         due = await self._desk.due(limit=AHEAD * room + len(busy))
@@ -203,7 +203,7 @@ class Supervisor:
 
     async def _handle(self, error_id: str) -> None:
         try:
-            answer = await self._desk.handle(error_id)
+            done = await self._desk.attend(error_id)
         except (IncidentBusy, IncidentClosed):
             self._aside.add(error_id)  # another desk was faster
         except Exception as error:  # one incident must not end the others
@@ -212,17 +212,19 @@ class Supervisor:
             self._count(failed=1)
             logger.warning("incidents: %s could not be handled: %s", error_id, error_line(error))
         else:
-            self._count(**{"handled" if answer["success"] else "failed": 1})
-            ended = answer.get("error", "done")
-            logger.info("incidents: %s: %s, %s", error_id, answer["recovery_action"], ended)
-            self._ring(_TELL)
+            self._count(unheard=int(done.unheard), delivered=done.delivered)
+            if done.handled is not None:
+                self._count(**{"handled" if done.handled else "failed": 1})
+                logger.info("incidents: %s: %s, %s", error_id, done.action, done.error or "done")
         finally:
             self._under_way.discard(error_id)
             self._ring(_RECOVER)
 
     async def _tell(self) -> int:
-        """Deliver messages; returns how many."""
-        count = await self._desk.deliver(limit=TOLD)
+        """Deliver messages while recoveries take all places; returns how many."""
+        if len(self._under_way) < self._at_once:
+            return 0
+        count = await self._desk.deliver(limit=TOLD, skip=self._under_way)
         self._count(delivered=count)
         return count
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from triage.core.errors import (
     DeadLetter,
@@ -21,6 +21,7 @@ from triage.core.events import (
     CallFinished,
     CompensatorRan,
     Event,
+    Noted,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -36,7 +37,7 @@ class RunInfo(NamedTuple):
     first owner, one more for each takeover. claims: number of takeovers since the run last made progress
     (`is_progress`) or was suspended, less the released ones. lease_until: end of the owner's exclusive
     lease, in seconds since the epoch on the store's clock; None without a lease. parent: the enclosing
-    run.
+    run. kind: `run`, or that of another journal; subject, due: as in its last `Noted`.
     """
 
     run_id: str
@@ -49,6 +50,14 @@ class RunInfo(NamedTuple):
     claims: int = 0
     lease_until: float | None = None
     parent: str | None = None
+    kind: str = "run"
+    subject: str | None = None
+    due: float | None = None
+
+
+Order = Literal["updated", "finished", "idle", "due"]
+"""Times of a journal: of its last event; of its end; of the end of its lease, or of its last event without
+one; at which it needs attention, for a journal without a living owner."""
 
 
 class Claim(NamedTuple):
@@ -75,6 +84,9 @@ class Store(Protocol):
     `RunFinished` to its own; the last two end the lease and reset the claims to 0. An event that
     `is_progress` resets the claims, too; after a takeover also those of the enclosing runs, which make no
     progress meanwhile. Times of leases and of `prune` are by the store's clock, never the caller's.
+
+    `Noted` opens and continues journals of other kinds, under the same rules; `journals`, `info` and `prune`
+    reach them by their kind.
 
     Besides the errors named below, every method raises `StoreError` when the store fails: one of
     `StoreFull`, `StoreReadOnly`, `StoreCorrupt`, `StoreTooNew`, `StoreUnavailable`.
@@ -132,8 +144,26 @@ class Store(Protocol):
         """Return the runs, newest first, of a status, an agent or a parent if given."""
         ...
 
-    async def info(self, run_id: str) -> RunInfo | None:
-        """Return one run, None for an unknown one."""
+    async def journals(
+        self,
+        kind: str,
+        *,
+        status: str | None = None,
+        subject: str | None = None,
+        by: Order = "updated",
+        since: float | None = None,
+        until: float | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        """Return the journals of a kind, by one of their times: `updated` the newest first, else the oldest.
+
+        status: only of this status. subject: only those whose subject begins so. since, until: only those
+        whose time is at least `since`, and before `until`, in seconds since the epoch.
+        """
+        ...
+
+    async def info(self, run_id: str, *, kind: str = "run") -> RunInfo | None:
+        """Return one run, or journal of another kind; None for an unknown one."""
         ...
 
     async def claim(
@@ -170,12 +200,14 @@ class Store(Protocol):
         """Return seconds since the epoch on the store's clock, by which leases and questions expire."""
         ...
 
-    async def prune(self, *, older_than: float | None = None, keep: int | None = None) -> int:
+    async def prune(
+        self, *, older_than: float | None = None, keep: int | None = None, kind: str = "run"
+    ) -> int:
         """Remove finished runs and the values that only they used; return the number of runs.
 
         older_than: minimum seconds since a removed run finished. keep: number of newest finished runs that
         stay. With both, a removed run meets both conditions; with neither, nothing is removed. Running and
-        suspended runs and dead letters stay.
+        suspended runs and dead letters stay. kind: of the journals that are removed.
         """
         ...
 
@@ -197,7 +229,7 @@ class Owned(NamedTuple):
     """The columns of a run that decide who may write into it.
 
     events: the journal's length. claimant: identifies the last claim, so that a claim can be repeated
-    after a lost reply.
+    after a lost reply. ended: nobody may claim it.
     """
 
     status: str
@@ -206,19 +238,62 @@ class Owned(NamedTuple):
     claims: int
     lease_until: float | None
     claimant: str = ""
+    ended: bool = False
 
 
 Change = Callable[[Owned | None, float], Owned]
 """Makes the new row of a run from the old one, None for an unknown run, and the store's time."""
 
 
-def told_by(event: Event) -> tuple[str, str | None] | None:
-    """Return the status that an event sets, with the digest of its token; None for no change."""
-    if isinstance(event, RunStarted | RunResumed):
-        return "running", None
-    if isinstance(event, RunSuspended):
-        return "suspended", event.token_digest
-    return (event.status, None) if isinstance(event, RunFinished) else None
+class Told(NamedTuple):
+    """What an event changes in its journal's row.
+
+    token: digest of the token that finds it. subject: None keeps it. leased: the lease goes on.
+    """
+
+    status: str
+    token: str | None = None
+    subject: str | None = None
+    due: float | None = None
+    leased: bool = False
+    ended: bool = False
+
+
+def told_by(event: Event) -> Told | None:
+    """Return what an event changes in its journal's row; None for no change."""
+    match event:
+        case RunStarted() | RunResumed():
+            return Told("running", leased=True)
+        case RunSuspended():
+            return Told("suspended", token=event.token_digest)
+        case RunFinished():
+            return Told(event.status, ended=True)
+        case Noted():
+            return Told(
+                event.status,
+                subject=event.subject,
+                due=event.due,
+                leased=event.leased,
+                ended=event.ended,
+            )
+        case _:
+            return None
+
+
+class Opening(NamedTuple):
+    """The columns of a row that never change, from the event that opens the journal."""
+
+    kind: str
+    agent: str
+    parent: str | None
+    started: float
+
+
+def opening(event: Event) -> Opening | None:
+    """Return the columns that an event begins a journal with; None if it cannot begin one."""
+    if isinstance(event, RunStarted):
+        return Opening("run", event.agent, event.parent, event.time)
+    return Opening(event.kind, "", None, event.time) if isinstance(event, Noted) else None
 
 
 def is_progress(event: Event) -> bool:
@@ -251,7 +326,7 @@ def claimed(
         raise UnknownRun(f"the store knows no run {run_id}")
     if row.claimant == claimant:
         return row
-    if row.status not in OPEN:
+    if row.ended:
         raise RunOver(f"run {run_id} has ended as {row.status}: read its journal")
     if row.lease_until is not None and row.lease_until > now and not force:
         left = row.lease_until - now

@@ -20,7 +20,18 @@ from triage.core.errors import (
 )
 from triage.core.redaction import redact
 
-from .sql import ADD, CREATE, GO_ON, TURN, Driver, Transaction, Values, check_version
+from .sql import (
+    ADD,
+    CREATE,
+    GO_ON,
+    INDEXES,
+    TURN,
+    Driver,
+    Transaction,
+    Values,
+    check_version,
+    error_events,
+)
 from .writer import Lost, ThreadedStore
 
 _missing: ImportError | None = None
@@ -75,7 +86,7 @@ class PostgresStore(ThreadedStore):
 
 # The tables and their statements ------------------------------------------------------------
 
-_MIGRATIONS: tuple[LiteralString, ...] = (
+_MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE runs (
         id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -110,6 +121,12 @@ _MIGRATIONS: tuple[LiteralString, ...] = (
     CREATE TABLE uses (run bigint NOT NULL, digest text NOT NULL COLLATE "C", PRIMARY KEY (run, digest));
     CREATE INDEX uses_by_digest ON uses (digest);
     """,
+    """
+    ALTER TABLE runs ADD COLUMN kind text NOT NULL DEFAULT 'run' COLLATE "C";
+    ALTER TABLE runs ADD COLUMN subject text COLLATE "C";
+    ALTER TABLE runs ADD COLUMN due float8;
+    """
+    + ";".join((*INDEXES, error_events("({entry}::jsonb -> 'values' ->> '{field}')"))),
 )
 """The statements that bring the tables from each version to the next."""
 _VERSION = len(_MIGRATIONS)
@@ -123,9 +140,9 @@ _LOCKS: dict[Transaction, LiteralString] = {
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 _TYPES = {
     **dict.fromkeys(("at", "epoch", "count", "claims", "events"), "int"),
-    **dict.fromkeys(("updated", "lease_s", "started", "lease_until"), "float8"),
+    **dict.fromkeys(("updated", "lease_s", "started", "lease_until", "due"), "float8"),
+    **dict.fromkeys(("progress", "leased", "ended"), "bool"),
     "crc": "bigint",
-    "progress": "bool",
     "packed": "bytea",
 }
 """Types of values by name; the others are text."""
@@ -354,7 +371,7 @@ def _migrate(db: psycopg.Connection[Any], schema: str) -> None:
                 # Look again, since the lookup before the lock may have cached a missing table.
                 version = _version(db, schema)
             for statements in _MIGRATIONS[version:]:
-                db.execute(statements)
+                db.execute(statements.encode())
             db.execute("UPDATE meta SET version = greatest(version, %s)", (_VERSION,))
     check_version(f"schema {schema}", version, _VERSION)
 

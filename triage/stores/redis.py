@@ -16,7 +16,9 @@ from triage.core.redaction import redact
 from .base import RunInfo
 from .rows import Row, events_of, info_of
 
-_FIELDS = (*("lease" if name == "lease_until" else name for name in RunInfo._fields),)
+_FIELDS = (
+    "run_id", "agent", "status", "started", "updated", "events", "epoch", "claims", "lease", "parent",
+)  # fmt: skip
 
 
 class RedisRuns:

@@ -14,7 +14,7 @@ from triage.core import wire
 from triage.core.errors import StoreCorrupt, StoreError, UsageError, check_number, misuse
 from triage.core.events import CallFinished, Event, RunFinished, RunStarted, StateUpdated
 
-from .base import Owned, RunInfo, is_progress, stale, told_by
+from .base import Opening, Owned, RunInfo, Told, is_progress, opening, stale, told_by
 
 LARGE = 16_384
 """Maximum characters of an event's line that is stored whole; a longer one is split."""
@@ -35,6 +35,10 @@ _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 def as_column(text: str) -> str:
     """Escape NUL and lone surrogates, so that all databases keep and compare the text alike."""
     return _quoted(text)[1:-1]
+
+
+def _column(text: str | None) -> str | None:
+    return None if text is None else as_column(text)
 
 
 def from_column(text: str) -> str:
@@ -140,8 +144,8 @@ class Append:
     """One append on its way through a store's thread.
 
     run_id: as a column. done: called in the store's thread with the outcome. lines: the events as JSON.
-    pieces: large values stored apart. started: set if the append creates the run. status, token: set by
-    its events, None for no change. progress: whether one of its events is progress. error: why it was not
+    pieces: large values stored apart. opening: set if the append may create the run. told: set by its
+    events, None for no change. progress: whether one of its events is progress. error: why it was not
     written.
 
     Events of a living run no longer change, and `encode` encodes them in the store's thread. All others
@@ -165,9 +169,8 @@ class Append:
         self.done = done
         self.lines: list[str] = []
         self.pieces: list[Piece] = []
-        self.started: RunStarted | None = None
-        self.status: str | None = None
-        self.token: str | None = None
+        self.opening: Opening | None = None
+        self.told: Told | None = None
         self.updated = 0.0
         self.progress = False
         self.error: BaseException | None = None
@@ -196,13 +199,8 @@ class Append:
             self.lines.append(line)
             self.updated = event.time
             self.progress = self.progress or is_progress(event)
-            if isinstance(event, RunStarted):
-                self.started = event
-            told = told_by(event)
-            if told is not None:
-                status, token = told
-                self.status = as_column(status)
-                self.token = None if token is None else as_column(token)
+            self.opening = self.opening or opening(event)
+            self.told = told_by(event) or self.told
 
     def _parted(self, event: Event) -> str:
         """Encode an event without its large values. Raises StoreError if it is too long."""
@@ -226,8 +224,7 @@ class Append:
 
     def columns(self) -> dict[str, Any]:
         """Return the parameters of the database's statements, by name."""
-        started = self.started
-        parent = None if started is None else started.parent
+        opened, told = self.opening, self.told
         row = self.row()
         return {
             "run_id": self.run_id,
@@ -236,12 +233,17 @@ class Append:
             "count": row.size,
             "updated": self.updated,
             "lease_s": self.lease_s,
-            "status": self.status,
-            "token": self.token,
+            "status": None if told is None else as_column(told.status),
+            "token": None if told is None else _column(told.token),
+            "subject": None if told is None else _column(told.subject),
+            "due": None if told is None else told.due,
+            "leased": told is not None and told.leased,
+            "ended": told is not None and told.ended,
             "progress": self.progress,
-            "agent": None if started is None else as_column(started.agent),
-            "parent": None if parent is None else as_column(parent),
-            "started": None if started is None else started.time,
+            "kind": None if opened is None else as_column(opened.kind),
+            "agent": None if opened is None else as_column(opened.agent),
+            "parent": None if opened is None else _column(opened.parent),
+            "started": None if opened is None else opened.started,
             "crc": row.crc,
             "body": row.body,
             "refs": row.refs,
@@ -372,7 +374,7 @@ def refused(
     from the append's position on.
     """
     if owned is None and append.at == 0 and append.epoch == 0:
-        if append.started is None:
+        if append.opening is None:
             return StoreError(f"run {append.run_id} must begin with RunStarted")
         return None
     if owned is None or owned.epoch != append.epoch or append.at > owned.events:
@@ -392,6 +394,7 @@ def info_of(columns: Mapping[str, Any]) -> RunInfo:
         run_id=from_column(info.run_id),
         agent=from_column(info.agent),
         parent=None if info.parent is None else from_column(info.parent),
+        subject=None if info.subject is None else from_column(info.subject),
     )
 
 

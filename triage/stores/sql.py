@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from triage.core.errors import (
     DeadLetter,
@@ -20,7 +20,7 @@ from triage.core.errors import (
 )
 from triage.core.events import Event
 
-from .base import Change, Owned, RunInfo
+from .base import Change, Order, Owned, RunInfo
 from .rows import Append, Row, events_of, info_of, packed, refused, row_of
 
 Values = Mapping[str, Any]
@@ -37,16 +37,16 @@ PRUNED = 200
 # written   the runs that an append has just changed
 # skip      leaves out rows that others have locked
 
-_LEASE = "WHEN 'running' THEN coalesce(:now + :lease_s, runs.lease_until)"
-_FINISHED = "CASE WHEN :status NOT IN ('running', 'suspended') THEN :now END"
+_LEASE = "THEN coalesce(:now + :lease_s, runs.lease_until)"
+_FINISHED = "CASE WHEN :ended THEN :now END"
 # These change nothing for a writer that is not the owner or not at the journal's end.
 _BY_OWNER = """{rows}
 WHERE runs.run_id = :run_id AND runs.epoch = :epoch AND runs.events = :at AND :at > 0 AND {sound}"""
 CREATE = f"""
-INSERT INTO runs (run_id, agent, parent, started, updated, events, status, token, lease_until, finished,
-    epoch, claims, claimant)
-SELECT :run_id, :agent, :parent, :started, :updated, :count, :status, :token,
-    CASE WHEN :status = 'running' THEN :now + :lease_s END, {_FINISHED}, 0, 0, ''
+INSERT INTO runs (run_id, kind, agent, parent, started, updated, events, status, token, subject, due,
+    lease_until, finished, epoch, claims, claimant)
+SELECT :run_id, :kind, :agent, :parent, :started, :updated, :count, :status, :token, :subject, :due,
+    CASE WHEN :leased THEN :now + :lease_s END, {_FINISHED}, 0, 0, ''
 {{rows}} WHERE :at = 0 AND :epoch = 0 AND :agent IS NOT NULL
 ON CONFLICT (run_id) DO NOTHING"""
 GO_ON = f"""
@@ -54,7 +54,7 @@ UPDATE runs SET
     events = runs.events + :count,
     updated = :updated,
     claims = CASE WHEN :progress THEN 0 ELSE runs.claims END,
-    lease_until = CASE runs.status {_LEASE} ELSE runs.lease_until END
+    lease_until = CASE WHEN runs.status = 'running' {_LEASE} ELSE runs.lease_until END
 {_BY_OWNER} AND :status IS NULL"""
 # Separate from the statement before, which must not touch indexed columns.
 TURN = f"""
@@ -63,8 +63,10 @@ UPDATE runs SET
     updated = :updated,
     status = :status,
     token = :token,
-    claims = CASE WHEN :status = 'running' AND NOT :progress THEN runs.claims ELSE 0 END,
-    lease_until = CASE :status {_LEASE} END,
+    subject = coalesce(:subject, runs.subject),
+    due = :due,
+    claims = CASE WHEN :leased AND NOT :progress THEN runs.claims ELSE 0 END,
+    lease_until = CASE WHEN :leased {_LEASE} END,
     finished = {_FINISHED}
 {_BY_OWNER} AND :status IS NOT NULL"""
 ADD = """
@@ -89,7 +91,7 @@ WHERE run_id IN (SELECT run_id FROM around) AND claims > 0 AND status = 'running
 
 _OWNED = """
 SELECT runs.run_id, :now, runs.status, runs.events, runs.epoch, runs.claims, runs.lease_until,
-    runs.claimant
+    runs.claimant, runs.finished IS NOT NULL
 FROM runs{and_rows} WHERE runs.run_id = :run_id AND {sound}"""
 # Compare-and-set: leaves a row that has changed since it was read. Without a lock, which a hanging process
 # would keep.
@@ -110,9 +112,16 @@ _BODY = "SELECT body FROM blobs WHERE digest = :digest"
 _RUNS = f"SELECT {{sound}}, {', '.join(RunInfo._fields)} FROM runs"
 _WAITING = "SELECT {sound}, run_id FROM runs WHERE token = :token AND status = 'suspended'"
 _ENDED = """
-SELECT id FROM runs WHERE finished < :border AND id NOT IN (
-    SELECT id FROM runs WHERE finished IS NOT NULL ORDER BY finished DESC, id DESC LIMIT :keep)
+SELECT id FROM runs WHERE finished < :border AND kind = :kind AND id NOT IN (
+    SELECT id FROM runs WHERE finished IS NOT NULL AND kind = :kind
+    ORDER BY finished DESC, id DESC LIMIT :keep)
 LIMIT :most {skip}"""
+_TIMES: Mapping[Order, str] = {
+    "updated": "updated",
+    "finished": "finished",
+    "idle": "coalesce(lease_until, updated)",
+    "due": "due",
+}
 _REMOVE = (
     "DELETE FROM events WHERE run IN ({gone})",
     (
@@ -125,6 +134,32 @@ _ALL = 2**62
 """A limit above any number of runs."""
 
 
+INDEXES = (
+    "CREATE INDEX runs_by_kind ON runs (kind, status, updated) WHERE subject IS NOT NULL",
+    "CREATE INDEX runs_by_subject ON runs (kind, subject) WHERE subject IS NOT NULL",
+    "CREATE INDEX runs_by_due ON runs (kind, due) WHERE due IS NOT NULL",
+)
+"""Indexes of the columns that journals of other kinds than runs have."""
+
+
+def error_events(value: str) -> str:
+    """Return the statement that makes the view of incidents. value: reads `{field}` of `{entry}`."""
+
+    def of(entry: str, field: str) -> str:
+        return value.format(entry=f"{entry}.body", field=field)
+
+    action = of("later", "recovery_action")
+    return f"""
+CREATE VIEW error_events AS
+SELECT runs.run_id AS error_id, {of("first", "agent_id")} AS agent_id,
+    {of("first", "task_id")} AS task_id, {of("first", "message")} AS error_message,
+    {of("first", "level")} AS severity, {of("first", "stack_trace")} AS stack_trace,
+    (SELECT {action} FROM events later WHERE later.run = runs.id AND {action} IS NOT NULL
+        ORDER BY later.seq DESC LIMIT 1) AS recovery_action,
+    runs.status = 'recovered' AS recovered, runs.started AS created_at, runs.finished AS resolved_at
+FROM runs JOIN events first ON first.run = runs.id AND first.seq = 0 WHERE runs.kind = 'incident'"""
+
+
 def check_version(place: str, version: int, known: int) -> None:
     """Raise StoreTooNew for tables of a newer release."""
     if version > known:
@@ -132,6 +167,18 @@ def check_version(place: str, version: int, known: int) -> None:
             f"{place} has tables of version {version}, this release knows {known}; use the release "
             "that wrote it or a newer one"
         )
+
+
+class Query(NamedTuple):
+    """The arguments of `Store.journals`; kind, status and subject are columns."""
+
+    kind: str
+    status: str | None
+    subject: str | None
+    by: Order
+    since: float | None
+    until: float | None
+    limit: int | None
 
 
 class Driver(ABC):
@@ -309,15 +356,43 @@ class Driver(ABC):
         found = self._rows(_BODY, {"digest": digest})
         return bytes(found[0][0]) if found else None
 
-    def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
-        """Return the runs whose columns have these values, newest first."""
+    def runs(self, where: Mapping[str, str], limit: int | None) -> list[RunInfo]:
+        """Return the journals whose columns have these values, newest first."""
         # The statement contains only names of columns; values are bound.
-        tests = "".join(f" AND {name} = :{name}" for name in where)
-        values = {**where, "most": _ALL if limit is None else limit}
+        tests = " AND ".join(f"{name} = :{name}" for name in where)
+        found = self._found(f"{tests} ORDER BY id DESC", where, limit)
+        if not found and "run_id" in where:
+            with self.translated():
+                if not self._rows(_RUN, where):  # perhaps a journal of another kind
+                    self._check_unknown(where["run_id"])
+        return found
+
+    def journals(self, query: Query) -> list[RunInfo]:
+        """As in `Store`."""
+        time = _TIMES[query.by]
+        # No index of the status, where that of the time finds few: many runs have ever failed.
+        status = "status || ''" if query.by == "finished" else "status"
+        tests = [
+            "kind = :kind",
+            "subject IS NOT NULL" if query.kind != "run" else "",
+            f"{status} = :status" if query.status is not None else "",
+            "subject >= :subject AND subject < :beyond" if query.subject is not None else "",
+            f"{time} >= :since" if query.since is not None else "",
+            f"{time} < :until" if query.until is not None else "",
+            "coalesce(lease_until, 0) <= :now" if query.by == "due" else "",
+        ]
+        subject = "" if query.subject is None else query.subject
+        # Columns have no character beyond `~`.
+        values = {**query._asdict(), "subject": subject, "beyond": f"{subject}\x7f", "now": self.now()}
+        order = f"{time} DESC, id DESC" if query.by == "updated" else f"{time}, id"
+        return self._found(
+            f"{' AND '.join(filter(None, tests))} ORDER BY {order}", values, query.limit
+        )
+
+    def _found(self, where: str, values: Values, limit: int | None) -> list[RunInfo]:
+        most = _ALL if limit is None else limit
         with self.translated():
-            rows = self._rows(f"{_RUNS} WHERE true{tests} ORDER BY id DESC LIMIT :most", values)
-            if not rows and "run_id" in where:
-                self._check_unknown(where["run_id"])
+            rows = self._rows(f"{_RUNS} WHERE {where} LIMIT :most", {**values, "most": most})
         return [info_of(self._sound(*row)) for row in rows]
 
     def _sound(self, sound: object, *columns: Any) -> dict[str, Any]:
@@ -339,13 +414,13 @@ class Driver(ABC):
     def _damaged(self, run_id: str) -> StoreCorrupt:
         return StoreCorrupt(f"{self.place} is damaged at run {run_id!r}; restore it from a copy")
 
-    def prune(self, older_than: float | None, keep: int | None) -> int:
-        """As in `Store`, with one argument at least."""
+    def prune(self, older_than: float | None, keep: int | None, kind: str) -> int:
+        """As in `Store`, with one of the first two arguments at least. kind: a column."""
         count = 0
         while True:
             with self._transaction("prune"):
                 border = float("inf") if older_than is None else self.now() - older_than
-                values = {"border": border, "keep": keep or 0, "most": PRUNED}
+                values = {"border": border, "keep": keep or 0, "most": PRUNED, "kind": kind}
                 found = self._rows(_ENDED, values)
                 if found:
                     gone = ", ".join(str(int(run)) for (run,) in found)

@@ -27,7 +27,18 @@ from triage.core.errors import (
 )
 
 from .clock import Clock
-from .sql import ADD, CREATE, GO_ON, TURN, Driver, Transaction, Values, check_version
+from .sql import (
+    ADD,
+    CREATE,
+    GO_ON,
+    INDEXES,
+    TURN,
+    Driver,
+    Transaction,
+    Values,
+    check_version,
+    error_events,
+)
 from .writer import ThreadedStore
 
 
@@ -84,11 +95,12 @@ LOG = 4_000
 """Pages of 4 KB after which the log is written into the file, which waits for the disk twice more. A longer
 log writes a page once for more of its changes."""
 
-_COLUMNS = (
+_FIRST_COLUMNS = (
     "id", "run_id", "agent", "parent", "status", "token", "started", "updated", "finished", "events",
     "epoch", "claims", "lease_until", "claimant",
 )  # fmt: skip
-ROW_CRC = f"row_crc({', '.join(_COLUMNS)})"
+_FIRST_CRC = f"row_crc({', '.join(_FIRST_COLUMNS)})"
+ROW_CRC = f"row_crc({', '.join((*_FIRST_COLUMNS, 'kind', 'subject', 'due'))})"
 """The checksum of a run's row, in SQL."""
 _SOUND = f"crc = {ROW_CRC}"
 
@@ -137,7 +149,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE runs ADD COLUMN crc INTEGER NOT NULL DEFAULT 0",
         "CREATE TABLE ids (digest BLOB PRIMARY KEY) WITHOUT ROWID",
         "INSERT INTO ids SELECT digest_of(run_id) FROM runs",
-        f"UPDATE runs SET crc = {ROW_CRC}",
+        f"UPDATE runs SET crc = {_FIRST_CRC}",
     ),
     (
         # One row for each start of the machine that has used the file: see `Clock`.
@@ -146,6 +158,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             zero REAL NOT NULL,
             seen REAL NOT NULL,
             crc INTEGER NOT NULL) WITHOUT ROWID""",
+    ),
+    (
+        # Journals of other kinds than runs.
+        "ALTER TABLE runs ADD COLUMN kind TEXT NOT NULL DEFAULT 'run'",
+        "ALTER TABLE runs ADD COLUMN subject TEXT",
+        "ALTER TABLE runs ADD COLUMN due REAL",
+        f"UPDATE runs SET crc = {ROW_CRC} WHERE crc = {_FIRST_CRC}",
+        *INDEXES,
+        error_events("json_extract({entry}, '$.values.{field}')"),
     ),
 )
 """The statements that migrate a file from each version to the next."""

@@ -23,9 +23,9 @@ from triage.core.observers import logger
 from triage.core.quoting import quote
 from triage.core.waiting import LONG_WAIT_S, Waits
 
-from .base import Change, Owned, OwnedStore, RunInfo, check_prune
+from .base import Change, Order, Owned, OwnedStore, RunInfo, check_prune
 from .rows import Append, as_column, fresh, from_column
-from .sql import Driver
+from .sql import Driver, Query
 
 QUEUE = 10_000
 """Maximum number of jobs in a queue; `submit` blocks while it is full."""
@@ -593,12 +593,37 @@ class ThreadedStore(OwnedStore):
             check_count("runs.limit", limit, 0)
         given = {"status": status, "agent": agent, "parent": parent}
         where = {name: as_column(value) for name, value in given.items() if value is not None}
+        where["kind"] = "run"
         found: list[RunInfo] = await self._reader.call(lambda driver: driver.runs(where, limit))
         return found
 
-    async def info(self, run_id: str) -> RunInfo | None:
+    async def journals(
+        self,
+        kind: str,
+        *,
+        status: str | None = None,
+        subject: str | None = None,
+        by: Order = "updated",
+        since: float | None = None,
+        until: float | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
         """As in `Store`."""
-        where = {"run_id": as_column(run_id)}
+        query = Query(
+            kind=as_column(kind),
+            status=None if status is None else as_column(status),
+            subject=None if subject is None else as_column(subject),
+            by=by,
+            since=since,
+            until=until,
+            limit=limit,
+        )
+        found: list[RunInfo] = await self._reader.call(lambda driver: driver.journals(query))
+        return found
+
+    async def info(self, run_id: str, *, kind: str = "run") -> RunInfo | None:
+        """As in `Store`."""
+        where = {"run_id": as_column(run_id), "kind": as_column(kind)}
         found: list[RunInfo] = await self._reader.call(lambda driver: driver.runs(where, 1))
         return found[0] if found else None
 
@@ -618,12 +643,15 @@ class ThreadedStore(OwnedStore):
         """As in `Store`."""
         return float(await self._reader.call(lambda driver: driver.now()))
 
-    async def prune(self, *, older_than: float | None = None, keep: int | None = None) -> int:
+    async def prune(
+        self, *, older_than: float | None = None, keep: int | None = None, kind: str = "run"
+    ) -> int:
         """As in `Store`."""
         check_prune(older_than, keep)
         if older_than is None and keep is None:
             return 0
-        count: int = await self._writer.call(lambda driver: driver.prune(older_than, keep))
+        column = as_column(kind)
+        count: int = await self._writer.call(lambda driver: driver.prune(older_than, keep, column))
         return count
 
     async def close(self) -> None:
