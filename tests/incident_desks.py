@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import dict_row
 from store_kinds import POSTGRES, Opened
 from stores.store_runs import edit_sqlite
 from support import FakeEnvironment
 
-from triage.incidents import Hooks, IncidentDesk, Message, Recovery
+from triage.incidents import (
+    Hooks,
+    Incident,
+    IncidentDesk,
+    LogEntry,
+    Message,
+    Recovery,
+    Status,
+)
 from triage.stores import MemoryStore, Store
 
 KINDS = ("memory", "sqlite", "postgres")
@@ -20,16 +31,14 @@ NOON = 1_761_474_900.0
 """2025-10-26T10:35:00Z."""
 OWNER = "orch-20251026-001"
 DIED = "Process died unexpectedly"
-# What "later" means in a database with a clock of its own: everything happened earlier.
-TIMES = {
-    "incidents": (
-        "next_attempt_at", "ack_due", "lease_until", "first_seen", "last_seen", "resolved_at",
-    ),
-    "agents": ("started", "heartbeat", "due", "ended"),
-    "messages": ("created_at", "due", "sent_at"),
-    "sightings": ("at",),
-    "runs": ("started", "updated", "finished", "lease_until"),
-}  # fmt: skip
+
+
+class Ticking(FakeEnvironment):
+    """Time that goes on by a microsecond at each look, so that incidents have an order."""
+
+    def time(self) -> float:
+        self.now += 1e-6
+        return self.now
 
 
 class World:
@@ -37,7 +46,7 @@ class World:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
-        self.env = FakeEnvironment()
+        self.env = Ticking()
         self.env.now = NOON
         self.opened = Opened(kind, folder)
         self.store: Store = MemoryStore()
@@ -58,16 +67,34 @@ class World:
         return made
 
     def later(self, seconds: float) -> None:
-        """Time goes by."""
+        """Time goes by, also on the store's own clock, by which leases end."""
         self.env.now += seconds
-        if self.kind == "postgres":
-            self.execute(
-                *(
-                    f"UPDATE {table} SET "
-                    + ", ".join(f"{name} = {name} - {seconds}" for name in names)
-                    for table, names in TIMES.items()
-                )
-            )
+        if isinstance(self.store, MemoryStore):
+            for run in self.store._runs.values():  # noqa: SLF001 - it has no clock to move
+                run.lease_until = None if run.lease_until is None else run.lease_until - seconds
+                run.finished = None if run.finished is None else run.finished - seconds
+            return
+        self.execute(
+            f"UPDATE runs SET lease_until = lease_until - {seconds}, finished = finished - {seconds}"
+        )
+
+    async def all(self) -> list[Incident]:
+        """All incidents, in the order they were found."""
+        desk = self.desk("asks")
+        found = [one for status in Status for one in await desk.incidents(status, limit=1000)]
+        return sorted(found, key=lambda one: one.log[0].at)
+
+    async def nth(self, number: int) -> str:
+        """The id of the incident that was found so late, from 1."""
+        return (await self.all())[number - 1].error_id
+
+    async def log(self) -> list[LogEntry]:
+        """The log of all incidents."""
+        return [entry for one in await self.all() for entry in one.log]
+
+    async def messages(self) -> list[Message]:
+        """The messages about all incidents."""
+        return [message for one in await self.all() for message in one.messages]
 
     def execute(self, *statements: str) -> None:
         """Change the tables by hand."""
@@ -79,6 +106,17 @@ class World:
                     there.execute(statement.encode())
             return
         edit_sqlite(self.opened.name, *statements)
+
+    def select(self, statement: str) -> list[dict[str, Any]]:
+        """The rows that a query finds, by the names of their columns."""
+        if self.kind == "postgres":
+            with psycopg.connect(POSTGRES, row_factory=dict_row) as there:
+                name = sql.Identifier(self.opened.name)
+                there.execute(sql.SQL("SET search_path = {}").format(name))
+                return there.execute(statement.encode()).fetchall()
+        with closing(sqlite3.connect(self.opened.name)) as file:
+            file.row_factory = sqlite3.Row
+            return [dict(row) for row in file.execute(statement)]
 
     async def close(self) -> None:
         """Let go of the connections."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from incident_desks import OWNER, Inbox, Restarts, World
-from store_kinds import Opened
 
 import triage.incidents
 from triage import UsageError
-from triage.incidents import IncidentDesk, Lifecycle, Status
+from triage.incidents import IncidentDesk, Status, lifecycle
 
 pytestmark = pytest.mark.anyio
 SEED = Path(__file__).parents[3] / "shared" / "seeds"
@@ -40,7 +40,7 @@ DETECTED = {
     "errors_found": 3,
     "errors": [
         {
-            "error_id": f"err-00{number}",
+            "error_id": "an id",
             "agent_id": agent,
             "task_id": task,
             "error_message": message,
@@ -48,8 +48,8 @@ DETECTED = {
             "retryable": retryable,
             "timestamp": when,
         }
-        for number, (agent, _, task, _, message, when), severity, retryable in zip(
-            (1, 2, 3), EXAMPLES, ("medium", "high", "medium"), (True, False, True), strict=True
+        for (agent, _, task, _, message, when), severity, retryable in zip(
+            EXAMPLES, ("medium", "high", "medium"), (True, False, True), strict=True
         )
     ],
 }
@@ -63,9 +63,16 @@ async def reported(world: World, **options: Any) -> IncidentDesk:
     return desk
 
 
+def plain(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer with each id as one word: it is a digest."""
+    text = re.sub(r"err-[0-9a-f]{12}", "an id", json.dumps(answer))
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
 def timeless(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer with its times as one word: the clock of Postgres is its own."""
-    text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "a time", json.dumps(answer))
+    """An answer with its times as one word, too."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "a time", json.dumps(plain(answer)))
     found: dict[str, Any] = json.loads(text)
     return found
 
@@ -78,11 +85,13 @@ async def test_detect_answers_as_its_document(world: World) -> None:
 
 async def test_detect_reads_the_documents_own_tables_with_their_times(tmp_path: Path) -> None:
     other = tmp_path / "coffee.db"
-    lifecycle(other)
+    write_lifecycle(other)
     with World("sqlite", tmp_path) as world:
-        desk = world.desk(sources=[Lifecycle(database=str(other))])
-        assert await desk.detect() == DETECTED
-        assert await desk.detect() == DETECTED  # the same errors, not the same errors again
+        desk = world.desk(sources=[lifecycle(partial(sqlite3.connect, other))])
+        found = plain(await desk.detect())
+        found["errors"].sort(key=lambda error: error["timestamp"])
+        assert found == DETECTED
+        assert (await desk.detect())["errors_found"] == 3  # the same errors, not the same again
         assert {one.occurrences for one in await desk.incidents()} == {1}
         task = await desk.task("TASK-31-1")
         assert task is not None
@@ -90,7 +99,7 @@ async def test_detect_reads_the_documents_own_tables_with_their_times(tmp_path: 
         await world.close()
 
 
-def lifecycle(path: Path) -> None:
+def write_lifecycle(path: Path) -> None:
     """The tables of the document, with its three errors, and one task named twice."""
     db = sqlite3.connect(path)
     db.execute(
@@ -109,10 +118,10 @@ def lifecycle(path: Path) -> None:
 async def test_handle_answers_as_its_document(world: World) -> None:
     restarts = Restarts()
     desk = await reported(world, hooks=restarts.hooks)
-    assert timeless(await desk.handle("err-001")) == {
+    assert timeless(await desk.handle(await world.nth(1))) == {
         "success": True,
         "action": "handle",
-        "error_id": "err-001",
+        "error_id": "an id",
         "error_message": "Process died unexpectedly",
         "severity": "medium",
         "recovery_action": "auto_restart",
@@ -125,7 +134,7 @@ async def test_handle_answers_as_its_document(world: World) -> None:
             "timestamp": "a time",
         },
     }
-    log = [entry.text for entry in await desk.log("err-001")]
+    log = [entry.text for entry in await desk.log(await world.nth(1))]
     assert log[-1] == "Task resumed (retry 1 of 3)"
     assert len(restarts.seen) == 1
     await world.close()
@@ -148,10 +157,10 @@ async def test_recover_answers_as_its_document(world: World) -> None:
 
 async def test_escalate_answers_as_its_document(world: World) -> None:
     desk = await reported(world)
-    assert timeless(await desk.escalate("err-002", "architect")) == {
+    assert timeless(await desk.escalate(await world.nth(2), "architect")) == {
         "success": True,
         "action": "escalate",
-        "error_id": "err-002",
+        "error_id": "an id",
         "escalation_level": "architect",
         "escalation_message": "Merge conflict in TASK-31-2 requires manual resolution",
         "details": {
@@ -172,9 +181,13 @@ async def test_the_operations_are_reached_by_their_parameters_too(tmp_path: Path
         mine = {"ORCHESTRATOR_INSTANCE_ID": OWNER}
         found = await desk.invoke({"ACTION": "detect", **mine})
         assert found["errors_found"] == 3
-        done = await desk.invoke({"ACTION": "handle", "ERROR_ID": "err-001", **mine})
+        done = await desk.invoke({"ACTION": "handle", "ERROR_ID": await world.nth(1), **mine})
         assert done["details"]["timestamp"] == "2025-10-26T10:35:00Z"
-        told = {"ACTION": "escalate", "ERROR_ID": "err-002", "ESCALATION_LEVEL": "architect"}
+        told = {
+            "ACTION": "escalate",
+            "ERROR_ID": await world.nth(2),
+            "ESCALATION_LEVEL": "architect",
+        }
         assert (await desk.invoke(told))["escalation_level"] == "architect"
         again = {"ACTION": "recover", "TASK_ID": "TASK-32-1", "RECOVERY_STRATEGY": "restart"}
         assert (await desk.invoke(again))["success"]
@@ -196,7 +209,7 @@ async def test_the_threshold_and_the_retries_of_the_document_hold_for_one_operat
     with World("sqlite", tmp_path) as world:
         restarts = Restarts()
         desk = await reported(world, hooks=restarts.hooks)
-        handle = {"ACTION": "handle", "ERROR_ID": "err-001"}
+        handle = {"ACTION": "handle", "ERROR_ID": await world.nth(1)}
         found = await desk.invoke({"ACTION": "detect", "ERROR_THRESHOLD": 3, "RETRY_MAX": 3})
         assert found["errors_found"] == 3
         for name, wrong in (("ERROR_THRESHOLD", 0), ("RETRY_MAX", -1), ("RETRY_MAX", "3")):
@@ -204,14 +217,18 @@ async def test_the_threshold_and_the_retries_of_the_document_hold_for_one_operat
                 await desk.invoke({**handle, name: wrong})
         done = await desk.invoke({**handle, "RETRY_MAX": 5})
         assert (done["details"]["retry_attempt"], done["details"]["max_retries"]) == (1, 5)
-        assert (await desk.incident("err-001")).max_retries == 5
-        never = await desk.invoke({"ACTION": "handle", "ERROR_ID": "err-003", "RETRY_MAX": 0})
+        assert (await desk.incident(await world.nth(1))).max_retries == 5
+        never = await desk.invoke(
+            {"ACTION": "handle", "ERROR_ID": await world.nth(3), "RETRY_MAX": 0}
+        )
         assert never["recovery_action"] == "manual_intervention"
-        assert (await desk.incident("err-003")).status is Status.ESCALATED
+        assert (await desk.incident(await world.nth(3))).status is Status.ESCALATED
         for number in (1, 2):  # one more than the threshold
             await desk.report("Process died unexpectedly", task_id="TASK-9", key=f"k{number}")
-        await desk.invoke({"ACTION": "handle", "ERROR_ID": "err-004", "ERROR_THRESHOLD": 1})
-        assert (await desk.incident("err-004")).status is Status.ESCALATED
+        await desk.invoke(
+            {"ACTION": "handle", "ERROR_ID": await world.nth(4), "ERROR_THRESHOLD": 1}
+        )
+        assert (await desk.incident(await world.nth(4))).status is Status.ESCALATED
         await world.close()
 
 
@@ -224,9 +241,9 @@ async def test_the_keys_are_those_in_the_document_itself(tmp_path: Path) -> None
         desk = await reported(world, hooks=Restarts().hooks)
         ours = {
             "detect": await desk.detect(),
-            "handle": await desk.handle("err-001"),
+            "handle": await desk.handle(await world.nth(1)),
             "recover": await desk.recover("TASK-32-1", "restart"),
-            "escalate": await desk.escalate("err-002", "architect"),
+            "escalate": await desk.escalate(await world.nth(2), "architect"),
         }
         await world.close()
     assert {name: shape(answer) for name, answer in ours.items()} == {
@@ -249,9 +266,9 @@ async def test_every_success_criterion_holds_for_the_three_examples(world: World
     desk = await reported(world, hooks=Restarts().hooks, sinks={"*": inbox})
     found = await desk.detect()
     assert [error["severity"] for error in found["errors"]] == ["medium", "high", "medium"]
-    actions = [(await desk.handle(f"err-00{n}"))["recovery_action"] for n in (1, 2, 3)]
+    actions = [(await desk.handle(await world.nth(n)))["recovery_action"] for n in (1, 2, 3)]
     assert actions == ["auto_restart", "manual_intervention", "increase_timeout"]
-    statuses = [(await desk.incident(f"err-00{n}")).status for n in (1, 2, 3)]
+    statuses = [(await desk.incident(await world.nth(n))).status for n in (1, 2, 3)]
     assert statuses == [Status.RECOVERED, Status.ESCALATED, Status.RECOVERED]
     await desk.deliver()
     assert sorted(inbox.told) == [
@@ -268,7 +285,7 @@ async def test_every_success_criterion_holds_for_the_three_examples(world: World
         assert (await desk.tick())["handled"] == 0
     assert len(inbox.told) == told
     for number in (1, 2, 3):
-        verbs = [entry.verb for entry in await desk.log(f"err-00{number}")]
+        verbs = [entry.verb for entry in await desk.log(await world.nth(number))]
         assert verbs[0] == "detected"
         assert len(verbs) > 2
     await world.close()
@@ -279,38 +296,52 @@ async def test_a_new_desk_reads_what_another_has_left(tmp_path: Path) -> None:
         with World(kind, tmp_path / kind if kind == "postgres" else tmp_path) as world:
             desk = await reported(world, hooks=Restarts().hooks)
             await desk.report(error=ValueError("no rows"), agent_id="a-4", task_id="TASK-4")
-            await desk.handle("err-001")
+            first, last = await world.nth(1), await world.nth(4)
+            await desk.handle(first)
             await world.close()
             again = IncidentDesk(world.opened.another(), environment=world.env)
-            assert [one.id for one in await again.incidents()] == [4, 3, 2]
-            assert (await again.stats())["open"] == 3
-            one = await again.incident("err-001")
-            assert (one.error_id, one.agent_id, one.task_id) == (
-                "err-001",
-                EXAMPLES[0][0],
-                EXAMPLES[0][2],
-            )
+            tasks = {one.task_id for one in await again.incidents()}
+            assert tasks == {"TASK-4", "TASK-32-1", "TASK-31-2"}
+            one = await again.incident(first)
+            assert (one.agent_id, one.task_id) == (EXAMPLES[0][0], EXAMPLES[0][2])
             assert (one.message, one.level) == (EXAMPLES[0][4], "medium")
             assert (one.recovery_action, one.status) == ("auto_restart", Status.RECOVERED)
+            assert one.new_agent_id == "agent-2"
             assert one.resolved_at is not None
             assert one.first_seen <= one.resolved_at
-            other = await again.incident("err-004")
+            other = await again.incident(last)
             assert "ValueError: no rows" in (other.stack_trace or "")
             assert other.resolved_at is None
             await again.close()
 
 
-async def test_where_there_is_no_desk_nothing_is_in_the_runs_tables(tmp_path: Path) -> None:
-    with Opened("sqlite", tmp_path) as opened:
-        store = opened.new()
-        await store.open()
-        await store.close()
-        db = sqlite3.connect(opened.name)
-        tables = {
-            row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+ERROR_EVENTS = (
+    "error_id", "agent_id", "task_id", "error_message", "severity", "stack_trace", "recovery_action",
+    "recovered", "created_at", "resolved_at",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_the_error_table_is_a_view_of_the_journals(kind: str, tmp_path: Path) -> None:
+    with World(kind, tmp_path) as world:
+        desk = await reported(world, hooks=Restarts().hooks)
+        first = await world.nth(1)
+        await desk.handle(first)
+        await world.close()
+        rows = {row["error_id"]: row for row in world.select("SELECT * FROM error_events")}
+        assert len(rows) == 3
+        assert tuple(rows[first]) == ERROR_EVENTS
+        told = {name: rows[first][name] for name in ERROR_EVENTS[1:8]}
+        assert told == {
+            "agent_id": EXAMPLES[0][0],
+            "task_id": EXAMPLES[0][2],
+            "error_message": EXAMPLES[0][4],
+            "severity": "medium",
+            "stack_trace": None,
+            "recovery_action": "auto_restart",
+            "recovered": True,
         }
-        db.close()
-    assert "incidents" not in tables
+        assert rows[first]["resolved_at"] > 0
 
 
 def test_every_public_name_is_there_and_described() -> None:

@@ -19,7 +19,6 @@ from triage.incidents.model import (
     files_in,
     fingerprint,
     iso,
-    number_of,
     seconds_of,
 )
 from triage.incidents.playbook import LAST, OPERATIONS, classified, operations_classifier, play_of
@@ -182,8 +181,3 @@ def test_times_come_back_in_every_form(seconds: int) -> None:
 @table("value", ["soon", "", None, True, b"1", [], "2025-99-99"])
 def test_what_is_no_time_is_none(value: object) -> None:
     assert seconds_of(value) is None
-
-
-@given(st.integers(1, 10**12))
-def test_an_id_and_its_number_are_one(number: int) -> None:
-    assert number_of(f"err-{number:03d}") == number

@@ -206,5 +206,5 @@ def test_the_desk_may_be_ones_own(room: Room, capsys: pytest.CaptureFixture[str]
     room.report(DIED)
     assert main(["supervise", "--once", "--quiet", "--desk", "agents:desk"]) == 0
     assert json.loads(capsys.readouterr().out)["handled"] == 1
-    assert room.do(lambda desk: desk.log())[-1].by == "ours"
+    assert room.do(lambda desk: world.log())[-1].by == "ours"
     sys.modules.pop("agents", None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from tables import table
 
 from triage import UsageError
 from triage.core import StoreError, StoreUnavailable
-from triage.incidents import Hooks, IncidentDesk, Lifecycle, Recovery, Status, Supervisor
+from triage.incidents import Hooks, IncidentDesk, Recovery, Status, Supervisor, lifecycle
 
 pytestmark = pytest.mark.anyio
 QUICK: dict[str, Any] = {"interval_s": 0.01}
@@ -59,17 +60,16 @@ async def test_what_fails_is_found_recovered_from_and_told(world: World) -> None
     supervisor = Supervisor(desk, **QUICK)
     assert (supervisor.health().state, supervisor.health().healthy) == ("new", False)
     async with at_work(supervisor):
-        await desk.agent_started("agent-1", "coder", task_id="T-1")
-        await desk.agent_ended("agent-1", "killed")
-        await desk.report("Merge conflict in a.py", task_id="T-2")
+        await desk.put_task("T-1", waits_for=["T-1"])
+        await desk.report(DIED, task_id="T-2")
 
         async def told() -> bool:
             return len(inbox.got) == 5
 
         await until(told)
         assert supervisor.health().healthy
-    assert [entry.status for entry in (await desk.log())[-1:]] != []
-    assert (await desk.incident("err-001")).status in (Status.RECOVERED, Status.ESCALATED)
+    assert [entry.status for entry in (await world.log())[-1:]] != []
+    assert (await desk.incident(await world.nth(1))).status in (Status.RECOVERED, Status.ESCALATED)
     kinds = sorted(message.kind for message in inbox.got)
     assert kinds == ["detected", "detected", "escalated", "handling", "recovered"]
     health = supervisor.health()
@@ -82,9 +82,9 @@ async def test_many_may_open_a_new_store_at_once(world: World) -> None:
     desks = [world.desk(f"d-{n}") for n in range(4)]
     async with anyio.create_task_group() as group:
         for desk in desks:
-            group.start_soon(desk.stats)
+            group.start_soon(desk.incidents)
             group.start_soon(partial(desk.report, DIED, task_id=desk.owner))
-    assert (await desks[0].stats())["incidents"] == 4
+    assert len(await desks[0].incidents()) == 4
     await world.close()
 
 
@@ -162,11 +162,11 @@ async def test_what_does_not_end_within_the_grace_is_given_back(
             group.start_soon(supervisor.run)
             await held.inside.wait()
             supervisor.stop(at_once=at_once)
-    one = await desk.incident("err-001")
+    one = await desk.incident(await small.nth(1))
     assert (one.owner, one.lease_until) == (None, None)
     if in_doubt == "escalate":
         assert one.status is Status.ESCALATED
-        text = (await desk.log("err-001"))[-1].text
+        text = (await desk.log(await small.nth(1)))[-1].text
         assert "the desk was stopped during it; whether it has happened is not known" in text
     else:  # at once for the next one, and the attempt is none
         assert (one.status, one.attempt) == (Status.WAITING, 0)
@@ -188,16 +188,16 @@ async def test_what_fails_in_a_round_is_tried_again_and_told(
 
     async def is_failing() -> bool:
         health = supervisor.health()
-        return health.state == "failing" and not health.healthy and "incidents" in health.error
+        return health.state == "failing" and not health.healthy and "due" in health.error
 
     async def has_restarted() -> bool:
         return len(restarts.seen) == 1
 
     async with at_work(supervisor):
         await until(lambda: looked(supervisor))
-        small.execute("ALTER TABLE incidents RENAME TO gone")
+        broken(small, "ALTER TABLE runs RENAME COLUMN due TO late")
         await until(is_failing)
-        small.execute("ALTER TABLE gone RENAME TO incidents")
+        broken(small, "ALTER TABLE runs RENAME COLUMN late TO due")
         await desk.report(DIED, task_id="T-1")
         await until(has_restarted)
         await until(lambda: is_well(supervisor))
@@ -205,6 +205,13 @@ async def test_what_fails_in_a_round_is_tried_again_and_told(
     assert 1 <= len(fails) <= 3  # one of each loop, however often it failed
     assert any("works again" in record.message for record in caplog.records)
     await small.close()
+
+
+def broken(small: World, statement: str) -> None:
+    """Change the tables so that statements on them fail, and back."""
+    with closing(sqlite3.connect(small.opened.name)) as file:
+        file.execute(statement)
+        file.commit()
 
 
 class Quick:
@@ -227,7 +234,8 @@ async def test_an_incident_that_cannot_be_handled_disturbs_no_other(small: World
     desk = small.desk(hooks=restarts.hooks)
     await desk.report(DIED, task_id="T-1")
     await desk.report(DIED, task_id="T-2")
-    small.execute("UPDATE incidents SET files = 'no json' WHERE id = 1")
+    small.execute("UPDATE events SET body = 'no json' WHERE run = 1")
+    desk = small.desk("other", hooks=restarts.hooks)
     supervisor = Supervisor(desk, interval_s=0.01, at_once=1)
 
     async def other_is_done() -> bool:
@@ -235,13 +243,14 @@ async def test_an_incident_that_cannot_be_handled_disturbs_no_other(small: World
 
     async with at_work(supervisor):
         await until(other_is_done)
-    assert restarts.seen[0].incident.id == 2
+    assert restarts.seen[0].incident.task_id == "T-2"
     await small.close()
 
 
 async def test_what_cannot_work_is_raised_at_the_beginning(small: World) -> None:
-    desk = small.desk(sources=[Lifecycle("nowhere", task_table=None)])
-    with pytest.raises(UsageError, match="there is no table nowhere"):
+    source = lifecycle(partial(sqlite3.connect, ":memory:"), table="nowhere")
+    desk = small.desk(sources=[source])
+    with pytest.raises(sqlite3.Error, match="nowhere"):
         await Supervisor(desk, **QUICK).run()
     await desk.close()
     gone: IncidentDesk = IncidentDesk("postgresql://nobody@127.0.0.1:1/none?timeout=0.2")

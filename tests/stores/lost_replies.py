@@ -73,7 +73,7 @@ async def lossy_desk(
     opened: Opened, **options: Any
 ) -> AsyncGenerator[tuple[IncidentDesk, Callable[[], None]]]:
     """A desk, and what has the reply to its next commit lost; each time it must have been."""
-    way = Way(POSTGRES, to=b"COMMIT")
+    way = Way(POSTGRES, to=b"Noted")
     store = PostgresStore(way.url, schema=opened.name)
     desk = IncidentDesk(store, **options)
     asked = 0
@@ -84,7 +84,7 @@ async def lossy_desk(
         asked += 1
         way.lose = 1
 
-    await desk.stats()
+    await desk.incidents()
     try:
         yield desk, lose
         assert way.lost == asked

@@ -15,10 +15,9 @@ from cyclopts import Parameter
 
 from triage.core.errors import UsageError
 from triage.engine.agents import Agent
-from triage.incidents.desk import IncidentDesk
+from triage.incidents.desk import IncidentDesk, log_message
 from triage.incidents.handling import recovers
 from triage.incidents.model import Hooks, UnknownIncident, Watch
-from triage.incidents.notifications import FileSink, LogSink, WebhookSink
 from triage.stores.base import Store
 
 from .fleet import Fleet
@@ -33,7 +32,6 @@ Strategy = Literal[
 ]  # fmt: skip
 _HOOKS = tuple(name for name in get_args(Strategy) if name != "manual")
 _DEADLINE_S = 3600.0
-_SECRET = "TRIAGE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 _ROLE = re.compile(r"([\w-]{1,64}|\*)=(.+)", re.DOTALL)
 
 
@@ -219,16 +217,8 @@ def _sinks(given: Sequence[str]) -> Mapping[str, Any]:
 
 def _sink(text: str) -> Callable[..., Any]:
     if text == "log":
-        return LogSink()
-    if text.startswith("file:"):
-        return FileSink(text.removeprefix("file:"))
-    if text.startswith(("https://", "http://")):
-        secret = os.environ.get(_SECRET)
-        if not secret:
-            raise UsageError(f"--sink: a webhook is signed; give its secret by {_SECRET}")
-        return WebhookSink(text, secret)
+        return log_message
     try:
         return load_function("--sink", text)
     except UsageError as error:
-        forms = "log, file:PATH, an https URL or module:function"
-        raise UsageError(f"--sink must be {forms}: {error}") from error
+        raise UsageError(f"--sink must be log or module:function: {error}") from error

@@ -84,8 +84,8 @@ def supervise(
         tuple[str, ...],
         Parameter(
             metavar="[ROLE=]SINK",
-            help="Where messages go: log, file:PATH, an https URL (signed with the environment's "
-            "TRIAGE_WEBHOOK_SECRET) or module:function; for one role, or for all that have none (log).",
+            help="Where messages go: log or module:function; for one role, or for all that have none "
+            "(log).",
         ),
     ] = (),
     silent_for: SilentFor = None,

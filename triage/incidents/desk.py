@@ -17,7 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -41,7 +41,7 @@ from triage.stores.opening import open_store
 from . import detection, handling, journal, model
 from .handling import Begun, HookOutcome, Rules, call, error_line, run_hook
 from .journal import Incident
-from .ledger import Ledger
+from .ledger import Entry, Ledger
 
 T = TypeVar("T")
 ELSE = "*"
@@ -276,7 +276,7 @@ class IncidentDesk:
         who = self.owner if by is None else model.check_id("by", by)
         store_now = await self._store.now()
 
-        def move(one: Incident, now: float) -> handling.Entry:
+        def move(one: Incident, now: float) -> Entry:
             journal.check_free(one, store_now)
             return handling.escalated(one, self._rules, who, now, role=level)
 
@@ -317,9 +317,9 @@ class IncidentDesk:
             raise errors.misuse("note", note, "text")
         text, store_now = self._judge.text(note), await self._store.now()
 
-        def move(one: Incident, now: float) -> handling.Entry:
+        def move(one: Incident, now: float) -> Entry:
             journal.check_free(one, store_now)
-            values = {"acknowledged_by": who} if verb == "acknowledged" else {}
+            values: dict[str, Any] = {"acknowledged_by": who} if verb == "acknowledged" else {}
             return journal.entry_of(one, verb, by=who, now=now, text=text, **values)
 
         incident = await self._change(error_id, move)
@@ -606,7 +606,7 @@ class IncidentDesk:
         if draft.task_id is not None and failure.priority is not None:
             await self._note_task(draft.task_id, failure)
         while True:
-            found = await self._ledger.list(subject=draft.subject)
+            found = await self._ledger.of_subject(draft.subject)
             for one in found:
                 if one.has_seen(key) and not (failure.lasting and one.closed):
                     self._remember(name, failure)
@@ -667,11 +667,10 @@ class IncidentDesk:
             counts["unheard"] += done.unheard
             counts["delivered"] += done.delivered
 
-        for _ in range(2):  # what sinks refuse is due again in this round
-            due = await self.due(limit=limit)
-            async with anyio.create_task_group() as group:
-                for error_id in due:
-                    group.start_soon(attend, error_id)
+        due = await self.due(limit=limit)
+        async with anyio.create_task_group() as group:
+            for error_id in due:
+                group.start_soon(attend, error_id)
         return counts
 
     async def due(self, *, limit: int = 1000) -> list[str]:
@@ -706,7 +705,7 @@ class IncidentDesk:
             delivered += await self._deliver(error_id)
         return dataclasses.replace(done, delivered=delivered)
 
-    def _unheard(self, one: Incident, now: float) -> handling.Entry:
+    def _unheard(self, one: Incident, now: float) -> Entry:
         if one.status is not model.Status.ESCALATED or one.ack_due is None or one.ack_due > now:
             raise journal.refusal(one, now)
         return handling.unheard(one, self._rules, now)
@@ -739,11 +738,12 @@ class IncidentDesk:
             return 0
         deadline_s = self._rules.notifications.deadline_s
         try:
-            claim = await self._store.claim(error_id, lease_s=2 * deadline_s)
+            claim = await self._surely(partial(self._store.claim, error_id, lease_s=2 * deadline_s))
         except (errors.RunBusy, errors.RunOver, errors.UnknownRun):
             return 0
         outcomes: dict[str, dict[str, Any]] = {}
-        failed: list[tuple[str, str]] = []
+        failed: list[tuple[model.Message, str]] = []
+        settled: Collection[str] = ()
         try:
             one, now = await self._ledger.load(error_id), await self._ledger.now()
             async with anyio.create_task_group() as group:
@@ -752,19 +752,24 @@ class IncidentDesk:
                     group.start_soon(self._deliver_one, told, now, outcomes, failed)
         finally:
             # Also on cancellation, so that delivered messages are not delivered again.
-            await self._surely(partial(self._settle, error_id, claim.epoch, outcomes))
-        for role, error in failed:
-            failure = model.Failure(
-                source=handling.DESK,
-                key=f"sink:{role}",
-                message=f"Messages to {role} are not delivered: {error}",
-                agent_type="sink",
-                scope=f"sink:{role}",
-                diagnosed="sink_failing",
-                lasting=True,
-            )
-            await self._surely(partial(self._see, failure, self._judge.draft(failure)))
-        return sum(outcome["status"] == "sent" for outcome in outcomes.values())
+            settled = await self._surely(partial(self._settle, error_id, claim.epoch, outcomes))
+        for message, error in failed:
+            if message.key in settled:
+                await self._note_sink(message.role, error)
+        return sum(outcomes[key]["status"] == "sent" for key in settled)
+
+    async def _note_sink(self, role: str, error: str) -> None:
+        """Make an incident of a sink that fails."""
+        failure = model.Failure(
+            source=handling.DESK,
+            key=f"sink:{role}",
+            message=f"Messages to {role} are not delivered: {error}",
+            agent_type="sink",
+            scope=f"sink:{role}",
+            diagnosed="sink_failing",
+            lasting=True,
+        )
+        await self._surely(partial(self._see, failure, self._judge.draft(failure)))
 
     def _due_messages(self, one: Incident, now: float) -> list[model.Message]:
         return [message for message in one.pending if message.due <= now]
@@ -774,7 +779,7 @@ class IncidentDesk:
         message: model.Message,
         now: float,
         outcomes: dict[str, dict[str, Any]],
-        failed: list[tuple[str, str]],
+        failed: list[tuple[model.Message, str]],
     ) -> None:
         policy = self._rules.notifications
         sent = self._sent[message.role]
@@ -789,7 +794,7 @@ class IncidentDesk:
         try:
             await call(sink, message, policy.deadline_s)
         except Exception as error:  # becomes an incident of its own
-            failed.append((message.role, error_line(error)))
+            failed.append((message, error_line(error)))
             status = "failed" if attempts >= policy.tries else "pending"
             due = now + policy.backoff.delay(attempts)
             outcomes[message.key] = {"status": status, "due": due, "attempts": attempts}
@@ -798,13 +803,17 @@ class IncidentDesk:
 
     async def _settle(
         self, error_id: str, epoch: int, outcomes: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        """Write how deliveries ended, and give the lease back."""
+    ) -> Collection[str]:
+        """Write how deliveries ended, and give the lease back; return the keys of what was written.
+
+        A message that another desk has delivered meanwhile stays as it is.
+        """
+        left: dict[str, model.Message] = {}
         while outcomes:
             before, now = await self._ledger.load(error_id), await self._ledger.now()
             left = {message.key: message for message in before.pending if message.key in outcomes}
             if not left:
-                break  # another desk has delivered them, too
+                break
             text = "; ".join(
                 f"{message.kind} to {message.role}: {outcomes[key]['status']}"
                 for key, message in left.items()
@@ -818,10 +827,9 @@ class IncidentDesk:
             except errors.StaleWriter:
                 continue
             break
-        try:
+        with suppress(errors.StaleWriter):  # another desk has the lease
             await self._store.release(error_id, epoch=epoch)
-        except errors.StaleWriter:
-            return  # another desk has it
+        return left
 
     # Looking at incidents -------------------------------------------------------------------------
 
@@ -922,7 +930,7 @@ class IncidentDesk:
         self, one: Incident, plan: handling.Plan, by: str, now: float, *, by_person: bool
     ) -> Begun:
         """Write that an incident waits, or that a person is asked."""
-        values = {
+        values: dict[str, Any] = {
             "recovery_action": handling.action_of(plan.strategy),
             "max_retries": one.max_retries,
         }
@@ -954,8 +962,7 @@ class IncidentDesk:
         try:
             after = await self._ledger.write(owned, entry, lease_s)
         except errors.StaleWriter:
-            with_it = partial(self._store.release, one.error_id, epoch=claim.epoch)
-            await with_it()
+            await self._store.release(one.error_id, epoch=claim.epoch)
             raise
         after = replace(after, epoch=claim.epoch)
         task = await self._ledger.task(after.task_id)
@@ -971,9 +978,7 @@ class IncidentDesk:
             task=task,
         )
         told = len(after.messages) - len(one.messages)
-        return Begun(
-            incident=after, plan=plan, recovery=recovery, told=told, by_person=by_person
-        )
+        return Begun(incident=after, plan=plan, recovery=recovery, told=told, by_person=by_person)
 
     async def _decided(self, one: Incident, now: float) -> handling.Plan:
         waits = one.status is model.Status.WAITING and (one.next_attempt_at or 0.0) > now
@@ -1017,9 +1022,7 @@ class IncidentDesk:
                 entry = handling.ended(one, begun, outcome, self._rules, self._hooks, now)
             else:
                 text = f"{begun.plan.strategy}: {'done' if outcome.ok else outcome.error}"
-                entry = journal.entry_of(
-                    one, "came too late", by=self.owner, now=now, text=text
-                )
+                entry = journal.entry_of(one, "came too late", by=self.owner, now=now, text=text)
             try:
                 await self._ledger.write(one, entry)
             except errors.StaleWriter:
@@ -1027,7 +1030,13 @@ class IncidentDesk:
             break
         recovery = begun.recovery
         increased = begun.plan.strategy is model.RecoveryStrategy.INCREASE_TIMEOUT
-        if is_ours and outcome.ok and increased and one.task_id is not None and recovery is not None:
+        if (
+            is_ours
+            and outcome.ok
+            and increased
+            and one.task_id is not None
+            and recovery is not None
+        ):
             await self._change_task(one.task_id, timeout_s=recovery.timeout_s)
 
     async def _fall_back(self, one: Incident) -> None:
@@ -1063,9 +1072,7 @@ class IncidentDesk:
 
     # Inside ---------------------------------------------------------------------------------------
 
-    async def _change(
-        self, error_id: str, move: Callable[[Incident, float], handling.Entry]
-    ) -> Incident:
+    async def _change(self, error_id: str, move: Callable[[Incident, float], Entry]) -> Incident:
         model.check_id("error_id", error_id)
         return await self._surely(partial(self._ledger.change, error_id, move))
 
@@ -1079,13 +1086,13 @@ class IncidentDesk:
         """The id of the newest open incident of a task or run. Raises UnknownIncident, IncidentBusy."""
         found = [
             one
-            for one in await self._ledger.list(subject=f"{task} ")
+            for one in await self._ledger.of_subject(f"{task} ")
             if not one.closed and task in (one.task_id, one.run_id)
         ]
         if not found:
             raise model.UnknownIncident(f"no incident of {task} is open")
         store_now = await self._store.now()
-        found.sort(key=lambda one: (journal.is_leased(one, store_now), -one.last_seen))
+        found.sort(key=lambda one: (journal.is_leased(one, store_now), -one.log[0].at))
         journal.check_free(found[0], store_now)
         return found[0].error_id
 

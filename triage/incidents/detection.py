@@ -118,12 +118,17 @@ _LEFT = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.PROCESS_DIED, severity
 
 def key_of_run(run: RunInfo) -> str:
     """Return a key that changes when the run fails anew."""
-    mark = run.events if _has_no_owner(run) else run.epoch
-    return f"{run.status}:{run.run_id}:{mark}"
-
-
-def _has_no_owner(run: RunInfo) -> bool:
-    return run.status in ("running", "suspended") and run.lease_until is None
+    match run.status:
+        case "running" if run.lease_until is not None:
+            return f"lost:{run.run_id}:{run.epoch}"
+        case "running":
+            return f"left:{run.run_id}:{run.events}"
+        case "suspended":
+            return f"waits:{run.run_id}:{run.events}"
+        case "dead_letter":
+            return f"dead:{run.run_id}:{run.epoch}"
+        case _:
+            return f"ended:{run.run_id}:{run.epoch}"
 
 
 def failure_of_run(run: RunInfo, events: Sequence[Event], store_now: float) -> model.Failure:
@@ -198,7 +203,9 @@ class Judge:
         diagnosis = self._diagnosis(message, failure.diagnosed)
         play = playbook.play_of(diagnosis)
         cause = None if diagnosis.cause is None else model.clean(str(diagnosis.cause), model.MAX_ID)
-        task_id, run_id, agent_id = map(short_id, (failure.task_id, failure.run_id, failure.agent_id))
+        task_id, run_id, agent_id = map(
+            short_id, (failure.task_id, failure.run_id, failure.agent_id)
+        )
         scope = task_id or run_id or short_id(failure.scope) or agent_id or ""
         agent_type = model.clean(failure.agent_type, model.MAX_ID)
         trace = failure.trace

@@ -39,6 +39,8 @@ DONE = {
     model.RecoveryStrategy.CUSTOM: "Custom recovery carried out",
 }
 """What a recovery that succeeded says of itself."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What to do. reason: why it is escalated, if not for its kind. delay_s: for `wait`."""
@@ -206,7 +208,12 @@ class Begun:
 
 
 def sighting(
-    before: Incident | None, draft: Incident, failure: model.Failure, key: str, rules: Rules, now: float
+    before: Incident | None,
+    draft: Incident,
+    failure: model.Failure,
+    key: str,
+    rules: Rules,
+    now: float,
 ) -> Entry:
     """Make the entry of a failure. before: the newest incident of its kind, None for none.
 
@@ -215,7 +222,13 @@ def sighting(
     if before is not None and not before.closed:
         agent_id = draft.agent_id or before.agent_id
         return entry_of(
-            before, "seen again", by=rules.owner, now=now, text=draft.message, key=key, agent_id=agent_id
+            before,
+            "seen again",
+            by=rules.owner,
+            now=now,
+            text=draft.message,
+            key=key,
+            agent_id=agent_id,
         )
     border = now - rules.threshold.window_s
     if (
@@ -238,7 +251,14 @@ def sighting(
     )
     asked = _detected(found, rules)
     return entry_of(
-        None, "detected", by=rules.owner, now=now, text=found.message, draft=found, key=key, asked=asked
+        None,
+        "detected",
+        by=rules.owner,
+        now=now,
+        text=found.message,
+        draft=found,
+        key=key,
+        asked=asked,
     )
 
 
@@ -311,7 +331,12 @@ def unheard(incident: Incident, rules: Rules, now: float) -> Entry:
 
 
 def ended(
-    incident: Incident, begun: Begun, outcome: HookOutcome, rules: Rules, hooks: model.Hooks, now: float
+    incident: Incident,
+    begun: Begun,
+    outcome: HookOutcome,
+    rules: Rules,
+    hooks: model.Hooks,
+    now: float,
 ) -> Entry:
     """Make the entry of how a recovery ended."""
     strategy = begun.plan.strategy

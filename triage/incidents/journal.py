@@ -142,9 +142,7 @@ MOVES: Mapping[str, Mapping[Status, Status]] = {
     "recovered": {_S.RECOVERING: _S.RECOVERED},
     "escalated": dict.fromkeys(_OPEN, _S.ESCALATED),
     "unheard": {_S.ESCALATED: _S.ESCALATED},
-    "acknowledged": {
-        status: _S.ACKNOWLEDGED for status in _OPEN if status is not _S.RECOVERING
-    },
+    "acknowledged": {status: _S.ACKNOWLEDGED for status in _OPEN if status is not _S.RECOVERING},
     **{f"resolved as {end}": dict.fromkeys(_OPEN, end) for end in sorted(CLOSED)},
     "messages": _SAME,
     "came too late": _SAME,

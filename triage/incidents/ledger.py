@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import anyio
 import msgspec
@@ -74,9 +73,9 @@ class Ledger:
         self._known[key] = incident
         return replace(incident, epoch=info.epoch, lease_until=info.lease_until)
 
-    async def list(self, *, limit: int | None = None, **query: Any) -> list[Incident]:
-        """Return incidents, in the order of `Store.journals`."""
-        return await self.read_all(await self.store.journals(journal.KIND, limit=limit, **query))
+    async def of_subject(self, subject: str) -> list[Incident]:
+        """Return the incidents whose subject begins so, those changed last first."""
+        return await self.read_all(await self.store.journals(journal.KIND, subject=subject))
 
     async def read_all(self, infos: Sequence[RunInfo]) -> list[Incident]:
         """Return the incidents of these rows."""
@@ -92,7 +91,9 @@ class Ledger:
                 group.start_soon(read, at, info)
         return [found[at] for at in range(len(infos))]
 
-    async def write(self, before: Incident | None, entry: Entry, lease_s: float | None = None) -> Incident:
+    async def write(
+        self, before: Incident | None, entry: Entry, lease_s: float | None = None
+    ) -> Incident:
         """Append an entry. Raises StaleWriter if the journal has gone on; returns the incident after it."""
         event, after = entry
         epoch = 0 if before is None else before.epoch

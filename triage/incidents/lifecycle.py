@@ -37,7 +37,9 @@ def lifecycle(
             raise misuse(f"lifecycle.{field}", name, "a name of letters, digits and _")
     words = ", ".join(f"'{word}'" for word in failed if re.fullmatch(r"\w+", word))
     joined = "(SELECT t.{} FROM " + f"{task_table} t WHERE t.task_id = al.task_id LIMIT 1)"
-    extra = [joined.format(name) if task_table else "NULL" for name in ("priority", "estimated_hours")]
+    extra = [
+        joined.format(name) if task_table else "NULL" for name in ("priority", "estimated_hours")
+    ]
     # A subquery, since a join would repeat the failure if two tasks had the same id.
     statement = (
         "SELECT agent_id, agent_type, task_id, status, error_message, completed_at, "

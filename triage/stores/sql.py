@@ -156,7 +156,9 @@ SELECT runs.run_id AS error_id, {of("first", "agent_id")} AS agent_id,
     {of("first", "level")} AS severity, {of("first", "stack_trace")} AS stack_trace,
     (SELECT {action} FROM events later WHERE later.run = runs.id AND {action} IS NOT NULL
         ORDER BY later.seq DESC LIMIT 1) AS recovery_action,
-    runs.status = 'recovered' AS recovered, runs.started AS created_at, runs.finished AS resolved_at
+    runs.status = 'recovered' AS recovered, runs.started AS created_at,
+    CASE WHEN runs.status IN ('recovered', 'failed', 'ignored')
+        THEN coalesce(runs.finished, runs.updated) END AS resolved_at
 FROM runs JOIN events first ON first.run = runs.id AND first.seq = 0 WHERE runs.kind = 'incident'"""
 
 
@@ -379,11 +381,17 @@ class Driver(ABC):
             "subject >= :subject AND subject < :beyond" if query.subject is not None else "",
             f"{time} >= :since" if query.since is not None else "",
             f"{time} < :until" if query.until is not None else "",
+            f"{time} IS NOT NULL" if query.by in ("finished", "due") else "",
             "coalesce(lease_until, 0) <= :now" if query.by == "due" else "",
         ]
         subject = "" if query.subject is None else query.subject
         # Columns have no character beyond `~`.
-        values = {**query._asdict(), "subject": subject, "beyond": f"{subject}\x7f", "now": self.now()}
+        values = {
+            **query._asdict(),
+            "subject": subject,
+            "beyond": f"{subject}\x7f",
+            "now": self.now(),
+        }
         order = f"{time} DESC, id DESC" if query.by == "updated" else f"{time}, id"
         return self._found(
             f"{' AND '.join(filter(None, tests))} ORDER BY {order}", values, query.limit

@@ -11,7 +11,8 @@ from starlette.routing import BaseRoute, Route
 
 from triage.core.errors import UsageError
 from triage.incidents.desk import IncidentDesk
-from triage.incidents.model import Incident, IncidentError, Status, UnknownIncident
+from triage.incidents.journal import Incident
+from triage.incidents.model import IncidentError, Status, UnknownIncident
 from triage.stores.base import Store
 
 from .pages import Pages, Places
@@ -49,14 +50,12 @@ class Incidents:
         status = request.query_params.get("status", "")
         known = tuple(map(str, Status))
         found = await self._desk.incidents(status if status in known else None, limit=MOST)
-        stats = await self._desk.stats()
         places = await self._places.of([one.run_id for one in found if one.run_id])
         return self._pages.render(
             request,
             "incidents/queue.html",
             incidents=found,
             places=places,
-            counts=stats["by_status"],
             chosen=status if status in known else "",
             statuses=known,
             most=MOST,
@@ -85,18 +84,12 @@ class Incidents:
                 await self._desk.acknowledge(error_id, by=by, note=note)
             case "escalate":
                 await self._desk.escalate(error_id, form.get("level", ""), by=by)
-                if note:
-                    await self._desk.note(error_id, note, by=by)
             case "resolve":
                 await self._desk.resolve(
                     error_id, by=by, outcome=form.get("outcome", ""), note=note
                 )
-            case "note" if note:
-                await self._desk.note(error_id, note, by=by)
-            case "note":
-                raise UsageError("note: say something")
             case _:
-                raise UsageError("act: one of acknowledge, escalate, resolve, note")
+                raise UsageError("act: one of acknowledge, escalate, resolve")
 
     async def _found(self, request: Request) -> Incident:
         try:
@@ -122,8 +115,8 @@ class Incidents:
             status=status,
             one=one,
             place=places.get(one.run_id or ""),
-            log=await self._desk.log(one.error_id, limit=MOST),
-            messages=await self._desk.messages(of=one.error_id),
+            log=one.log[-MOST:],
+            messages=one.messages,
             levels=self._desk.levels,
             outcomes=OUTCOMES,
             typed=form or {},
