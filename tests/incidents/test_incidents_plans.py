@@ -12,7 +12,7 @@ from triage.stores.base import Order
 from triage.stores.sql import Query
 
 QUERIES: tuple[tuple[str, str | None, str | None, Order, str], ...] = (
-    ("incident", None, None, "due", "runs_by_due (kind=? AND due<?)"),
+    ("incident", None, None, "due", "runs_by_due (kind=? AND due>? AND due<?)"),
     ("incident", "detected", None, "updated", "runs_by_kind (kind=? AND status=? AND updated<?)"),
     ("incident", None, "T-1 ", "updated", "runs_by_subject (kind=? AND subject>? AND subject<?)"),
     ("task", "waiting", None, "updated", "runs_by_kind (kind=? AND status=? AND updated<?)"),
