@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from triage.core.constructors import check_constructors
 
-from .base import ABILITIES, Adapter, NoSuchModel, Said, Seam, SoftFailure
+from .asking import Said
+from .base import ABILITIES, Adapter, NoSuchModel, Seam, SoftFailure
 from .calls import Failed, Form, Stream, StreamLeft, key_of
 from .conversations import (
     Turn,

@@ -9,7 +9,8 @@ from triage.core.errors import UsageError
 from triage.core.json_values import plain
 from triage.engine.tools import shown
 
-from .base import AskedCall, Said, Seam
+from .asking import AskedCall, Said
+from .base import Seam
 
 
 def answers_to(

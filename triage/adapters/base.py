@@ -19,31 +19,21 @@ repeating its effect, up to the point from which the work goes on.
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
-from threading import Lock
-from types import ModuleType
 from typing import (
     Any,
     ClassVar,
-    Generic,
-    Literal,
     NamedTuple,
-    NoReturn,
     Required,
     TypedDict,
     TypeVar,
@@ -60,7 +50,7 @@ from triage.core.capture import capture, hint
 from triage.core.errors import UsageError
 from triage.core.events import ApprovalAsked, ApprovalGiven
 from triage.core.failures import ErrorInfo
-from triage.core.json_values import digest, plain
+from triage.core.json_values import plain
 from triage.core.messages.neutral import ENDINGS, Answer
 from triage.core.messages.reading import arguments as read_arguments
 from triage.core.messages.reading import mapping
@@ -68,15 +58,16 @@ from triage.core.messages.receipts import Shrink
 from triage.core.observers import child_logger
 from triage.core.steps import Step, effect_of
 from triage.core.taxonomy import UNSAFE, Cause, Effect, FailureType, infer_effect
-from triage.engine import models, questions, refusals
+from triage.engine import models, refusals
 from triage.engine.call_keys import SAID, tally
 from triage.engine.calls import Run
 from triage.engine.drivers import ASYNC, SYNC, Driver, immediate, step
-from triage.engine.questions import ask as ask_for_leave
-from triage.engine.run import current, sees_requests
-from triage.engine.tools import TOOL_ATTRIBUTE, shown
+from triage.engine.run import sees_requests
+from triage.engine.tools import TOOL_ATTRIBUTE
 from triage.strategies.layers import RetryLayer
 
+from .asking import AskedCall, Asking, Said, said_to
+from .asking import ask as ask_person
 from .calls import (
     Declared,
     Ended,
@@ -108,20 +99,13 @@ from .unheard import ON_WIRE, UNHEARD, Kind, Unheard, is_listening
 __all__ = [
     "ABILITIES",
     "Adapter",
-    "AskedCall",
-    "Asking",
     "ModelOptions",
     "NoSuchModel",
-    "Said",
-    "Scopes",
     "Seam",
     "SoftFailure",
     "ToolOptions",
-    "ask",
     "cut_short",
     "is_tool",
-    "replace_method",
-    "said_to",
 ]
 
 
@@ -733,7 +717,7 @@ class Seam:
         if leave and (said is None or said.decision == "rejected"):
             said = self.verdicts(calls).get(str(of))
         if said is None or (said.decision == "rejected" and not leave):
-            ask(self.run, asking)
+            ask_person(self.run, asking)
         return said
 
     def verdicts(self, calls: Sequence[AskedCall], *, all_or_none: bool = False) -> dict[str, Said]:
@@ -875,143 +859,3 @@ def _notes(adapter: Adapter, run: Run) -> Iterator[str]:
 def _say(adapter: Adapter, run: Run, ability: str, instead: str) -> None:
     reason = adapter.cannot[ability]
     _log.warning("run %s: %s (%s: %s)", run.run_id, instead, adapter.name, reason)
-
-
-# Questions to a person ----------------------------------------------------------------------------
-
-
-class Said(NamedTuple):
-    """A person's answer.
-
-    decision: `approved`; `rejected`, with the reason as `value`; or `answered`, with the answer as `value`;
-    for a call that was made elsewhere, that is its result. edits: replacements for arguments of an
-    approved call.
-    """
-
-    decision: Literal["approved", "rejected", "answered"]
-    value: Any = None
-    edits: Mapping[str, Any] = {}
-
-    @property
-    def told(self) -> str:
-        """What the model is told of a refused call."""
-        why = f": {self.value!r}" if self.value else ""
-        return f"A person refused this call{why}. Find another way."
-
-
-class AskedCall(NamedTuple):
-    """A tool call that a person is asked about. id: what tells it from others in the attempt."""
-
-    id: str
-    tool: str
-    arguments: Any
-
-
-class Asking(NamedTuple):
-    """A question to a person.
-
-    about: the tool, or another subject. of: what tells this question from others about it, equal whenever
-    it is asked. text: the question; empty: made from the arguments. leave: it asks whether a call that has
-    not begun may be made: it can be approved or rejected, and cannot have happened. rule: who asks, for
-    evidence. elsewhere: it asks for the result of a call that somebody else makes. calls, parts: as of
-    `Question`.
-    """
-
-    about: str
-    of: Any
-    text: str = ""
-    arguments: Any = None
-    leave: bool = False
-    effect: Effect = Effect.READ
-    editable: Sequence[str] = ()
-    rule: str = "agent:asks"
-    elsewhere: bool = False
-    calls: Sequence[refusals.About] = ()
-    parts: Sequence[str] = ()
-
-    def key(self, run: Run) -> str:
-        """The key of the question and its answer in the journal."""
-        return f"{self.about}:{digest(run.salt, str(plain(self.of)))}:1"
-
-
-def said_to(run: Run, key: str) -> Said | None:
-    """The answer to a question; None where it was not asked, or has no answer yet."""
-    state = run.session.state
-    call = state.calls.get(key)
-    if call is not None and call.outcome == "done":
-        return Said("answered", (run.session.live or {}).get(key, call.result))
-    if key in state.approved:
-        return Said("approved", edits=state.edits.get(key, {}))
-    for event in reversed(run.session.events):
-        if isinstance(event, ApprovalGiven) and event.subject == key:
-            return Said("rejected", event.reason or None) if event.decision == "rejected" else None
-    return None
-
-
-def ask(run: Run, asking: Asking) -> NoReturn:
-    """End the attempt, and suspend the run until a person answers."""
-    given = plain(asking.arguments)
-    text = asking.text or f"may {asking.about} be called with {shown(given)}?"
-    kind = (
-        questions.APPROVAL
-        if asking.leave
-        else questions.ELSEWHERE
-        if asking.elsewhere
-        else questions.ANSWER
-    )
-    question = questions.Question(
-        asking.key(run), asking.about, asking.effect.value, given, text,
-        doubt=False, kind=kind, editable=asking.editable, calls=asking.calls, parts=asking.parts,
-    )  # fmt: skip
-    if asking.leave:
-        ask_for_leave(run, question)
-    questions.wait_for_answer(run, question, asking.rule)
-
-
-# Frameworks without a hook around a call ----------------------------------------------------------
-
-
-_replacing = Lock()
-_replaced: set[tuple[type | ModuleType, str]] = set()
-
-
-def replace_method(owner: type | ModuleType, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a framework's method, or a module's function, with `make(method)`, once per process."""
-    with _replacing:
-        if (owner, name) in _replaced:
-            return
-        _replaced.add((owner, name))
-        method: Any = inspect.getattr_static(owner, name)
-        function = method.__func__ if isinstance(method, classmethod) else method
-        new = functools.wraps(function)(make(function))
-        setattr(owner, name, classmethod(new) if isinstance(method, classmethod) else new)
-
-
-class Scopes(Generic[S]):
-    """The current attempt of a framework's code, in whatever task or thread it runs.
-
-    A method put in place by `replace_method` asks `active()`, and calls the original where that is None.
-    run_of: gives the run of a scope.
-    """
-
-    def __init__(self, name: str, run_of: Callable[[S], Run]) -> None:
-        self._scope: ContextVar[S | None] = ContextVar(f"triage_{name}", default=None)
-        self._run_of = run_of
-
-    @contextmanager
-    def entered(self, scope: S | None) -> Generator[None]:
-        """Make this code, and tasks and threads it starts, part of an attempt; None: of no attempt."""
-        token = self._scope.set(scope)
-        try:
-            yield
-        finally:
-            self._scope.reset(token)
-
-    def active(self) -> S | None:
-        """The attempt that this code is part of; None outside an attempt."""
-        scope = self._scope.get()
-        run = current.get()
-        # A nested run of another function keeps its own journal.
-        if scope is None or (run is not None and run.session is not self._run_of(scope).session):
-            return None
-        return scope

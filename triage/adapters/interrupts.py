@@ -12,8 +12,9 @@ from triage.core.steps import Step
 from triage.engine.refusals import About, describe
 from triage.engine.tools import shown
 
-from .base import AskedCall, Asking, Said, Seam, said_to
-from .base import ask as ask_person
+from .asking import AskedCall, Asking, Said, said_to
+from .asking import ask as ask_person
+from .base import Seam
 
 __all__ = ["answer_for", "ask", "settled"]
 

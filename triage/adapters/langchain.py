@@ -48,6 +48,7 @@ from triage.strategies.layers import RetryLayer
 from . import base
 from .base import Seam
 from .calls import Form, canonical
+from .replacing import Scopes, replace_method
 from .runnables import clients_in, layers_in, tools_in
 from .unheard import Unheard
 
@@ -334,14 +335,14 @@ class Scope:
             raise
 
 
-_SCOPES = base.Scopes[Scope]("langchain", lambda scope: scope.seam.run)
+_SCOPES = Scopes[Scope]("langchain", lambda scope: scope.seam.run)
 
 
 @contextmanager
 def entered(scope: Scope) -> Generator[None]:
     """Make the calls of this code, its tasks and its threads pass through a seam."""
     for kind, name, made in _REPLACED:
-        base.replace_method(kind, name, made)
+        replace_method(kind, name, made)
     with _SCOPES.entered(scope):
         yield
 

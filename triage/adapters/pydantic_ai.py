@@ -48,7 +48,9 @@ from triage.strategies.layers import RetryLayer
 
 from . import base
 from .asked_together import answers_to
+from .asking import AskedCall, Said
 from .calls import Failed, Form, StreamLeft, key_of, within
+from .replacing import Scopes, replace_method
 
 __all__ = ["PydanticAIAdapter"]
 
@@ -135,13 +137,13 @@ def _client_of(model: Any) -> object:
 
 # Runs of agents -----------------------------------------------------------------------------------
 
-_SCOPES = base.Scopes[base.Seam]("pydantic_ai", lambda seam: seam.run)
+_SCOPES = Scopes[base.Seam]("pydantic_ai", lambda seam: seam.run)
 
 
 @contextmanager
 def entered(seam: base.Seam) -> Generator[None]:
     """Make the agent runs that this code, its tasks and its threads start pass through a seam."""
-    base.replace_method(ai.Agent, "iter", _iter)
+    replace_method(ai.Agent, "iter", _iter)
     with _SCOPES.entered(seam):
         yield
 
@@ -190,9 +192,9 @@ class Recording(AbstractCapability[Any]):
         turn = next(one for one in reversed(ctx.messages) if isinstance(one, ai.ModelResponse))
         places = [call.tool_call_id for call in turn.tool_calls]
 
-        def asked(call: ai.ToolCallPart) -> base.AskedCall:
+        def asked(call: ai.ToolCallPart) -> AskedCall:
             place = f"{within()} {ctx.run_step}.{places.index(call.tool_call_id)}".lstrip()
-            return base.AskedCall(_own_id(call) or place, call.tool_name, arguments(call.args))
+            return AskedCall(_own_id(call) or place, call.tool_name, arguments(call.args))
 
         approvals = {one.tool_call_id: asked(one) for one in requests.approvals}
         elsewhere = {one.tool_call_id: asked(one) for one in requests.calls}
@@ -203,7 +205,7 @@ class Recording(AbstractCapability[Any]):
         )
 
 
-def _decision(call: base.AskedCall, said: base.Said) -> ai.ToolApproved | ai.ToolDenied:
+def _decision(call: AskedCall, said: Said) -> ai.ToolApproved | ai.ToolDenied:
     """Approved, denied, denied for a reason, or approved with other arguments."""
     if said.decision == "rejected":
         return ai.ToolDenied(said.told)

@@ -35,9 +35,10 @@ from agents.run_internal import run_loop
 from agents.tool import resolve_function_tool_failure_error_function
 from pydantic import BaseModel
 
-from triage.adapters.base import Adapter, NoSuchModel, Scopes, Seam, SoftFailure, replace_method
+from triage.adapters.base import Adapter, NoSuchModel, Seam, SoftFailure
 from triage.adapters.calls import Form, within
 from triage.adapters.conversations import repaired
+from triage.adapters.replacing import Scopes, replace_method
 from triage.adapters.tools import refusal_of
 from triage.core.capture import hint, not_attempted
 from triage.core.errors import UsageError

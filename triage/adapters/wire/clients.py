@@ -40,7 +40,8 @@ def recorded_client(client: C, *, hint: bool = True) -> C:
         "send": property(lambda self: functools.partial(send, self)),
         "triage_recorded": True, "triage_of": client,
     }  # fmt: skip
-    made: Any = object.__new__(type(kind.__name__, (kind,), attributes))
+    recorded: Any = type(kind.__name__, (kind,), attributes)
+    made: Any = recorded.__new__(recorded)
     made.__dict__ = client.__dict__
     return cast("C", made)
 
