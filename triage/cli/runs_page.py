@@ -18,7 +18,7 @@ from triage.core.state import Call, RunState, active_seconds, fold
 from triage.core.steps import Step
 from triage.core.wire import to_json
 from triage.engine.answering import waits_for
-from triage.engine.digest import Digest
+from triage.engine.digest import Digest, status_of
 from triage.engine.outside import WAITING, answers_to, asks_of, is_about_call, lease_of
 from triage.engine.questions import question_at
 from triage.engine.recovery import position_of
@@ -49,7 +49,7 @@ def run_as_json(info: RunInfo, events: Sequence[Event], clock: float) -> dict[st
     return {
         "v": 1,
         **info._asdict(),
-        "shown": Digest(events).status(info, clock),
+        "shown": status_of(info, events, clock),
         "age_s": round(now() - info.started, 3),
         "task": to_json(state.task),
         "unstored": _unstored(events),

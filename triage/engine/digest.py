@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from triage.core import events
 from triage.core.failures import ErrorInfo
@@ -20,7 +20,20 @@ TO_APPROVE = "suspended (approval)"
 _MOST_ERRORS = 5
 _MOST_TOOLS = 20
 TAIL = 8
-"""Of this many newest events a digest's `status` is right, even where the others were not applied."""
+"""How many of a run's newest events `status_of` has to be given."""
+
+
+def status_of(info: RunInfo, newest: Sequence[events.Event], time: float) -> str:
+    """Return the status of a run as people are shown it.
+
+    newest: at least the last `TAIL` of its events. time: by the store's clock. A run that no process has is
+    not called running: it waits for a worker.
+    """
+    if info.status == "suspended" and asks_of(newest) == "approval":
+        return TO_APPROVE
+    if info.status == "running" and (info.lease_until or 0.0) <= time:
+        return ANSWERED if newest and isinstance(newest[-1], events.RunResumed) else LEFT
+    return one_line(info.status, 20)
 
 
 class Digest:
@@ -89,16 +102,8 @@ class Digest:
         return self.question or one_line(": ".join(filter(None, (failure, self.error))))
 
     def status(self, info: RunInfo, time: float) -> str:
-        """Return the status of a run as people are shown it. time: by the store's clock.
-
-        A run that no process has is not called running: it waits for a worker.
-        """
-        if info.status == "suspended" and asks_of(list(self._tail)) == "approval":
-            return TO_APPROVE
-        if info.status == "running" and (info.lease_until or 0.0) <= time:
-            answered = self._tail and isinstance(self._tail[-1], events.RunResumed)
-            return ANSWERED if answered else LEFT
-        return one_line(info.status, 20)
+        """Return the status of the run, as `status_of`, by the events that were applied."""
+        return status_of(info, list(self._tail), time)
 
     def words(self, info: RunInfo) -> str:
         """Return the text that a search looks at, case-folded."""

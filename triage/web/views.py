@@ -18,7 +18,7 @@ from triage.core.redaction import redact
 from triage.core.taxonomy import FailureType
 from triage.core.wire import dump
 from triage.engine.answering import waits_for
-from triage.engine.digest import TAIL, Digest
+from triage.engine.digest import status_of
 from triage.engine.outside import asks_of, lease_of
 from triage.plan.orchestrator import report_in
 from triage.plan.routing import fold_plan
@@ -134,7 +134,7 @@ class Views:
                 asks=asks_of(events),
                 offer=offer,
                 runs_here=self._answers.runs(info.agent),
-                shown=Digest(events[-TAIL:]).status(info, now),
+                shown=status_of(info, events, now),
                 lease=lease_of(info, now),
                 place=place,
                 picture=picture_of(story),
