@@ -89,7 +89,8 @@ def approve_run(
     # A file is read before the event loop begins, which must not wait for it.
     planned = None if plan is None else {"steps": ExecutionPlan.load(plan).to_json()["steps"]}
     changed = planned if edit is None else json_given("--edit", edit)
-    _refuse(ask_again and reject_because is None, "--ask-again belongs to --reject REASON")
+    if ask_again and reject_because is None:
+        raise UsageError("--ask-again belongs to --reject REASON")
     reply: Reply | None = None
     if reject_because is not None:
         reply = reply_of("reject", reason=reject_because, ask_again=ask_again)
@@ -110,13 +111,12 @@ def approve_run(
                 f"run {one_line(info.run_id)} does not wait to have a plan or a call approved: it is "
                 f"{info.status}; see {show}"
             )
-        instead = "--yes, --reject REASON" + " or --edit JSON" * (question.of == CALL)
-        wrong = f"a {question.of} is asked about, not a plan; {instead}"
-        _refuse((plan is not None or save is not None) and question.of != PLAN, wrong)
-        wrong = "--ask-again is about a call; a plan that is refused is made anew"
-        _refuse(ask_again and question.of != CALL, wrong)
-        wrong = "--edit changes the arguments of a call; a plan is edited by --plan FILE"
-        _refuse(edit is not None and question.of != CALL, wrong)
+        _check_options(
+            question.of,
+            of_plan=plan is not None or save is not None,
+            ask_again=ask_again,
+            edits=edit is not None,
+        )
         if reply is not None:
             await answer_in(kept, info.run_id, reply, by=by, question=asked.token_digest)
         return info, asked, question
@@ -128,10 +128,17 @@ def approve_run(
         _show(asked, question, save, as_json=as_json)
 
 
-def _refuse(wrong: bool, text: str) -> None:  # noqa: FBT001
-    """Raise UsageError with this text if something is wrong."""
-    if wrong:
-        raise UsageError(text)
+def _check_options(of: str, *, of_plan: bool, ask_again: bool, edits: bool) -> None:
+    """Raise UsageError for an option that does not belong to what is asked about. of: as in `Question`."""
+    if of_plan and of != PLAN:
+        instead = (
+            "--yes, --reject REASON or --edit JSON" if of == CALL else "--yes, --reject REASON"
+        )
+        raise UsageError(f"a {of} is asked about, not a plan; {instead}")
+    if ask_again and of != CALL:
+        raise UsageError("--ask-again is about a call; a plan that is refused is made anew")
+    if edits and of != CALL:
+        raise UsageError("--edit changes the arguments of a call; a plan is edited by --plan FILE")
 
 
 def _show(asked: RunSuspended, question: Question, save: str | None, *, as_json: bool) -> None:
@@ -160,9 +167,8 @@ def _show(asked: RunSuspended, question: Question, save: str | None, *, as_json:
         answers = "--yes, --reject REASON, or --edit JSON to change its arguments"
     else:
         _show_steps(content)
-        answers = "--yes, --reject REASON" + ", or --save FILE and then --plan FILE" * (
-            question.of == PLAN
-        )
+        edits = ", or --save FILE and then --plan FILE" if question.of == PLAN else ""
+        answers = f"--yes, --reject REASON{edits}"
     if asked.expires is not None:
         write(f"to be answered until {moment(asked.expires)}")
     write(f"answer with {answers}")
