@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from event_values import json_values
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tables import table
@@ -24,7 +25,7 @@ from triage.plan import (
     validate,
 )
 
-from .values import any_plan, json_values, made, registries, valid_plans
+from .values import any_plan, made, registries, valid_plans
 
 
 class Case(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped] # it has no types of its own
 import pytest
+from event_values import json_objects, json_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import table
@@ -21,7 +22,7 @@ from triage import UsageError
 from triage.core import StoreError
 from triage.plan import ExecutionPlan, Input, PlannedStep, plan_schema
 
-from .values import GOOD, any_plan, any_step, json_values, parameters, plan, step
+from .values import GOOD, any_plan, any_step, plan, step
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -51,7 +52,7 @@ def test_what_a_plan_was_made_of_may_be_changed_afterwards() -> None:
     assert dict(one.parameters) == {"n": [1]}
 
 
-@given(parameters)
+@given(json_objects)
 def test_parameters_read_as_a_mapping_of_what_was_given(values: dict[str, Any]) -> None:
     held = PlannedStep("a", "b", parameters=values).parameters
     assert held == values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from event_values import json_objects, texts
 from hypothesis import strategies as st
 
 from triage import Diagnosis, FailureType, Severity
@@ -137,27 +138,16 @@ def running(made: ExecutionPlan = GOOD, *, done: int = 0) -> Journal:
 
 names = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=6)
 kinds = st.lists(st.sampled_from(TYPES), unique=True, max_size=2).map(tuple)
-any_text = st.text(st.characters(codec=None), max_size=8)
-json_values: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | any_text,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
-    max_leaves=5,
-)
-parameters = st.dictionaries(any_text, json_values, max_size=3)
 
 any_step = st.builds(
     PlannedStep,
-    any_text,
-    any_text,
-    any_text,
-    any_text,
-    st.none() | any_text,
-    parameters,
-    st.lists(st.builds(Input, any_text, any_text), max_size=3).map(tuple),
+    texts,
+    texts,
+    texts,
+    texts,
+    st.none() | texts,
+    json_objects,
+    st.lists(st.builds(Input, texts, texts), max_size=3).map(tuple),
 )
 any_plan = st.builds(
     ExecutionPlan, st.lists(any_step, max_size=5).map(tuple), st.integers(1, 10**6)
