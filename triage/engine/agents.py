@@ -309,10 +309,10 @@ class Agent(Generic[T]):
         action: any action but Suspend, `approve()`, `reject(reason)`, `edit(payload)`, or for a call in
         doubt `happened(result)` or `rerun()`. kwargs, task, state: values that could not be stored and must
         be given again. by: who answers, for the journal. With a durable store any process may answer.
-        Raises AlreadyResumed for a used
-        token, TokenExpired for a late one, and RunBusy while a process that died answering still holds
-        the lease. Raises UsageError for a token that is unknown or another agent's, and for an answer
-        that does not fit the question; the token stays good after these.
+        Raises AlreadyResumed for a used token, TokenExpired for a late one, and RunBusy while a process
+        that died answering still holds the lease. Raises UsageError for a token that is unknown or
+        another agent's, and for an answer that does not fit the question; the token stays good after
+        these.
         """
         self._function.check_bound()
         config = self._config_here()

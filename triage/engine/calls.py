@@ -351,16 +351,18 @@ def _keep_undo(
 ) -> None:
     """Register the compensator of a call, unless one is registered that undoes the same effect.
 
-    That is the one of a reused call, or of an equal call if the tool may be repeated: all of these calls
-    have one effect, which is undone once. This process may have it from another one.
+    Such a compensator is that of the reused call itself, or of an equal call if the tool may be repeated:
+    equal calls of it have one effect, which is undone once. Another process may have registered it.
     """
     session = run.session
     undoing = _undoing(tool, bound, result)
-    entries = [entry for entry in session.state.compensations if entry.key == key and reused]
-    if tool.effect not in UNSAFE:
-        name = name_of_key(key)
-        equal = (entry for entry in session.state.compensations if not entry.ran)
-        entries += [entry for entry in equal if name_of_key(entry.key) == name]
+    repeatable = tool.effect not in UNSAFE
+    entries = [
+        entry
+        for entry in session.state.compensations
+        if (reused and entry.key == key)
+        or (repeatable and not entry.ran and name_of_key(entry.key) == name_of_key(key))
+    ]
     if not entries:
         run.register_undo(key, undoing)
         return

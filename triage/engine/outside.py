@@ -353,8 +353,8 @@ def _refuse_secrets(value: Any, name: str) -> None:
 
 
 WAITING = (Cause.NEEDS_APPROVAL, WAITS, "approval")
-"""Causes of an attempt's end that is no failure: a person is asked, and nothing is in doubt. Plans use
-`approval`."""
+"""Causes of an attempt's end that is no failure: a person is asked, and nothing is in doubt. Journals of
+plans up to 0.2.0 have `approval`."""
 _ANSWERS = {
     "approval": ("approve", "reject", "edit", "abort"),
     "answer": ("happened", "approve", "reject", "abort"),

@@ -37,7 +37,6 @@ MAX_CYCLE = 6
 WAITED = 1.0
 """Seconds between two equal calls, in neither a model nor a tool, that make the second a poll."""
 _KEPT = 2 * REPEATS * MAX_CYCLE
-_LENGTHS = range(1, MAX_CYCLE + 1)
 _EQUAL, _REWORDED, _COUNTED, _VAGUE = "equal", "reworded", "counted", "vague"
 _SHOWS = {
     _EQUAL: ("same", "near", "counted", "vague"),
